@@ -60,7 +60,7 @@ def check_export_of_a_file():
     """`export FILE` knows the model by its name in the plan; one that is not built in has to be named."""
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "s.json"
-        piper("plan", *MODEL, "--devices", 16, "--schedule", "1f1b", "--out", file)
+        piper("plan", *MODEL, "--devices", 16, "--schedule", "1f1b", "--trainer", "megatron-core", "--out", file)
         by_name = piper("export", "--to", "megatron", file)
         assert "--expert-model-parallel-size" in by_name
         assert by_name == piper("export", "--to", "megatron", "--strategy", file, "--model", "qwen3-30b-a3b")

@@ -160,9 +160,9 @@ std::string reduction_of(const plan::Request& r, const strategy::Strategy& best)
 }
 
 std::string moe_schedule_of(const plan::Request& r, const strategy::Strategy& best) {
-  return r.has_exact_costs() ? plan::explain_moe_schedule(*r.estimator(), r.fixed, best,
-                                                          r.imbalance_at(best.mesh.ep))
-                             : "";
+  return r.schedules_mixtures() ? plan::explain_moe_schedule(*r.estimator(), r.fixed, best,
+                                                             r.imbalance_at(best.mesh.ep))
+                                : "";
 }
 
 void print_excluded(const std::vector<plan::Excluded>& excluded) {

@@ -129,13 +129,13 @@ ExchangeForm ExchangeAxis::pick(const ExchangeTask& task) const {
 void ExchangeAxis::choose(Strategy& s, double imbalance) { choose({&s, 1}, {&imbalance, 1}, 1); }
 
 void ExchangeAxis::choose(std::span<Strategy> strategies, std::span<const double> imbalances,
-                          int64_t num_threads) {
+                          int64_t num_threads, bool of_rows) {
   std::vector<ExchangeTask> tasks;
   std::vector<std::pair<ExchangeTask, ExchangeForm*>> open;  // each kind once
   for (size_t i = 0; i < strategies.size(); ++i) {
     tasks.push_back(
         exchange_task(model_, strategies[i], imbalances[i], rates_ ? kStackElement : 0));
-    tasks.back().deduplicates = !is_runnable_ || strategies[i].mesh.etp == 1;
+    tasks.back().deduplicates = !of_rows && (!is_runnable_ || strategies[i].mesh.etp == 1);
     if (tasks.back().group.size <= 1) continue;
     const auto [found, is_new] = chosen_.try_emplace(key_of(tasks.back()));
     if (is_new) open.emplace_back(tasks.back(), &found->second);

@@ -46,9 +46,11 @@ class ExchangeAxis {
                const cost::Rates* rates = nullptr, bool is_runnable = false);
   // Sets all_to_all and all_to_all_chunk_bytes. `imbalance`: of its ep, always the same.
   void choose(strategy::Strategy& strategy, double imbalance = 1);
-  // The same for several with an imbalance each; threads share what is new.
+  // The same for several with an imbalance each; threads share what is new. `of_rows`: copies of
+  // tokens travel, not tokens in their place.
   void choose(std::span<strategy::Strategy> strategies, std::span<const double> imbalances,
-              int64_t num_threads);
+              int64_t num_threads, bool of_rows = false);
+  bool is_fixed() const { return fixed_.algorithm.has_value(); }
   // Whether one that does not fit may be tried with one message a pair instead, which has no
   // scratch.
   bool may_fall_back(const strategy::Strategy& strategy) const;

@@ -258,6 +258,7 @@ TEST_CASE("the search over every axis takes the exchange that a hot rank asks fo
                   .imbalance = 3};
   request.fixed.ep = 8;
   request.fixed.etp = 2;  // two nodes
+  request.fixed.moe_schedule = strategy::MoeSchedule::kPlain;
   const auto best = [&] { return search(request).ranked.front(); };
   const Candidate chosen = best();
   CHECK(chosen.strategy.all_to_all == AllToAll::kHaloDedup);  // 1.27 rows fewer between nodes
@@ -276,6 +277,13 @@ TEST_CASE("the search over every axis takes the exchange that a hot rank asks fo
   CHECK(flat.estimate.seconds > chosen.estimate.seconds);
   // Where nothing but the flat one fits, it is taken.
   request.fixed.exchange = {};
+  // Chunks of rows hide more than tokens in place of their copies save.
+  request.fixed.moe_schedule = std::nullopt;
+  const Candidate open = best();
+  CHECK(strategy::has_chunks(open.strategy.moe_schedule));
+  CHECK(open.strategy.all_to_all != AllToAll::kHaloDedup);
+  CHECK(open.estimate.seconds < chosen.estimate.seconds);
+  request.fixed.moe_schedule = strategy::MoeSchedule::kPlain;
   request.memory_limit_bytes = flat.estimate.peak_bytes;
   CHECK(search(request).ranked.front().estimate.peak_bytes <= flat.estimate.peak_bytes);
   trainer.chooses_exchange = false;

@@ -58,14 +58,18 @@ class Options {
   std::optional<double> add(MoeSchedule schedule, int64_t chunks) {
     if (fixed_.moe_chunks && *fixed_.moe_chunks != chunks) return std::nullopt;
     const Strategy s = with(s_, schedule, chunks);
-    if (!strategy::contradictions(s, estimator_.model()).empty() ||
-        !strategy::not_runnable(s).empty())
+    if (!strategy::contradictions(s, estimator_.model()).empty() || lacks_more(s))
       return std::nullopt;
-    const cost::PassSeconds pass = estimator_.pass_seconds(s, imbalance_);
-    const double seconds =
-        std::accumulate(pass.layers.begin(), pass.layers.end(), pass.embedding + pass.head);
+    const double seconds = seconds_through_layers(estimator_, s, imbalance_);
     found_.push_back({schedule, chunks, seconds});
     return seconds;
+  }
+
+  // Whether something is against running it that is not against the plain layer.
+  bool lacks_more(const Strategy& s) {
+    if (!num_lacking_)
+      num_lacking_ = std::ssize(strategy::not_runnable(with(s_, MoeSchedule::kPlain, 1)));
+    return std::ssize(strategy::not_runnable(s)) > *num_lacking_;
   }
 
   void add_chunked(MoeSchedule schedule) {
@@ -82,6 +86,7 @@ class Options {
   const FixedAxes& fixed_;
   Strategy s_;
   double imbalance_;
+  std::optional<int64_t> num_lacking_;
   std::vector<MoeScheduleOption> found_;
 };
 
@@ -101,6 +106,11 @@ std::vector<MoeScheduleOption> moe_schedule_options(cost::Estimator& estimator,
                                                     const FixedAxes& fixed, const Strategy& s,
                                                     double imbalance) {
   return Options(estimator, fixed, s, imbalance).take();
+}
+
+double seconds_through_layers(cost::Estimator& estimator, const Strategy& s, double imbalance) {
+  const cost::PassSeconds pass = estimator.pass_seconds(s, imbalance);
+  return std::accumulate(pass.layers.begin(), pass.layers.end(), pass.embedding + pass.head);
 }
 
 bool choose_moe_schedule(cost::Estimator& estimator, const FixedAxes& fixed, Strategy& s,

@@ -1,5 +1,6 @@
 // The order of a mixture layer's tasks (strategy::MoeSchedule) and its chunks as an axis of the
-// search of what this Piper executes where its exact costs are known. It is chosen once for each
+// search of what this Piper executes: where its exact costs are known, and by its profile on other
+// machines (TrainerProfile::schedules_mixtures). It is chosen once for each
 // shape, by the seconds of one micro-batch through all layers, forward and backward, exchanges that
 // nothing hides included (cost::Estimator::pass_seconds), so that it multiplies no other axis.
 // Fixed costs of a chunk are in these prices: every segment and exchange is priced at the size of a
@@ -35,6 +36,10 @@ std::vector<MoeScheduleOption> moe_schedule_options(cost::Estimator& estimator,
 inline constexpr double kMoeScheduleTie = 0.005;
 bool choose_moe_schedule(cost::Estimator& estimator, const FixedAxes& fixed,
                          strategy::Strategy& strategy, double imbalance);
+
+// Seconds of one micro-batch through all layers, as above.
+double seconds_through_layers(cost::Estimator& estimator, const strategy::Strategy& strategy,
+                              double imbalance);
 
 // Of the options that are priced within kMoeScheduleNear of the strategy's own, the one whose whole
 // step is simulated to be the fastest, where that is little enough work: collectives of several

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,14 @@ bool is_beaten(const Request& r, const Frontier& kept, const Strategy& s, double
          (!can_shard || least > kept.seconds(Family::kFullySharded));
 }
 
+// A shape with its exchange and its mixture layers' schedule. Where pairs of micro-batches hide
+// exchanges (DualPipeV), those that carry least are best; elsewhere others may be, that hide behind
+// chunks of experts.
+struct Visited {
+  Strategy in_pairs;
+  std::optional<Strategy> alone;  // if another
+};
+
 // One shape: splits, schedules, and what only memory and reductions feel.
 class Visit {
  public:
@@ -68,9 +77,10 @@ class Visit {
         Frontier& kept)
       : r_(request), exchange_(exchange), estimator_(estimator), kept_(kept) {}
 
-  // With its exchange.
-  void run(Strategy s) {
+  void run(const Visited& visited) {
     for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
+      Strategy s = visited.in_pairs;
+      if (schedule != PipelineSchedule::kDualPipeV && visited.alone) s = *visited.alone;
       if (!tries_schedule(r_, s, schedule)) continue;
       s.schedule = schedule;
       for (int64_t vpp = 1; vpp <= kMostChunks; ++vpp) {
@@ -113,6 +123,7 @@ class Visit {
         strategy::even_split(r_.model->num_layers(), s.mesh.num_virtual_stages());
     for (const std::vector<int64_t>& split : {even, balanced_of(s, std::ssize(even))}) {
       s.layers_per_stage = split;
+      s.recompute = Recompute::kNone;
       if (is_beaten(s, estimator_.bound_of_schedule(s, r_.imbalance_at(s.mesh.ep)))) continue;
       // Sums of layers are kept from one state to the next, not from one recomputation to the next.
       std::vector<LoadsByRecompute> loads;
@@ -145,7 +156,8 @@ class Visit {
 
   // Kept for a shape: schedules share it.
   const std::vector<int64_t>& balanced_of(const Strategy& s, int64_t stages) {
-    const auto [found, is_new] = balanced_.try_emplace({s.recompute, stages});
+    const auto [found, is_new] = balanced_.try_emplace(
+        {s.recompute, stages, s.all_to_all, strategy::splits_backward(s.schedule)});
     if (is_new) {
       const cost::PassSeconds pass = estimator_.pass_seconds(s, r_.imbalance_at(s.mesh.ep));
       found->second = balanced_split(pass.layers, pass.embedding, pass.head, stages);
@@ -162,7 +174,11 @@ class Visit {
   void for_each_state(Strategy& s, auto visit) {
     for (s.zero = 0; s.zero <= 3; ++s.zero) {
       if (!tries_zero(r_, s, s.zero)) continue;
+      fits_ = false;
       for (const Offload offload : strategy::kOffloads) {
+        // What this Piper runs is never faster with more of it on the host, and its memory is dear
+        // to find (every task is walked).
+        if (r_.has_exact_costs() && fits_) break;
         if (!tries_offload(r_, s, offload)) continue;
         s.offload = offload;
         for (const Placement placement : strategy::kPlacements) {
@@ -189,6 +205,7 @@ class Visit {
       if (kept_.lacks_least(family, bytes.peak_bytes)) kept_.add_unfit(s, estimate(s, family));
       return;
     }
+    fits_ = true;
     cost::Estimate e = estimate(s, family);
     // On the front of speed and memory stands nothing coarse.
     if (e.is_coarse)
@@ -216,7 +233,9 @@ class Visit {
   const ExchangeAxis& exchange_;
   cost::Estimator& estimator_;
   Frontier& kept_;
-  std::map<std::pair<Recompute, int64_t>, std::vector<int64_t>> balanced_;
+  bool fits_ = false;  // of the states of for_each_state() with this ZeRO stage, one
+  std::map<std::tuple<Recompute, int64_t, strategy::AllToAll, bool>, std::vector<int64_t>>
+      balanced_;
 };
 
 // Shapes are visited in rounds, the most promising first: what they leave is the bar for the
@@ -245,7 +264,7 @@ class Search {
       done = gather_round(done);
       visit_round(done);
     }
-    if ((r_.fixed.moe_schedule || r_.fixed.moe_chunks) && r_.has_exact_costs() &&
+    if ((r_.fixed.moe_schedule || r_.fixed.moe_chunks) && r_.schedules_mixtures() &&
         num_with_moe_schedule_ == 0)
       throw InvalidInput(fmt::format(
           "--moe-schedule {} --moe-chunks {}: no mesh of {} devices allows it; allowed on every "
@@ -308,40 +327,58 @@ class Search {
   }
 
   void visit_round(int64_t looked_at) {
-    choose_exchanges();
-    choose_moe_schedules();
-    std::vector<std::optional<Frontier>> found(round_.size());
+    const std::vector<Visited> visited = with_exchanges();
+    std::vector<std::optional<Frontier>> found(visited.size());
     const int64_t before = looked_at - std::ssize(round_);
     share_items(
-        num_threads_, std::ssize(round_),
+        num_threads_, std::ssize(visited),
         [&](int64_t thread, int64_t item) {
           const auto i = static_cast<size_t>(item);
-          Visit(r_, exchange_, estimator(thread), found[i].emplace(&kept_)).run(round_[i]);
+          Visit(r_, exchange_, estimator(thread), found[i].emplace(&kept_)).run(visited[i]);
         },
-        [&](int64_t visited) { show(before + visited); });
+        [&](int64_t done) { show(before + done); });
     for (std::optional<Frontier>& one : found) kept_.merge(std::move(*one));
   }
 
-  void choose_exchanges() {
+  // The round's shapes with exchange and schedule of mixture layers, less those that do not allow
+  // what is fixed.
+  std::vector<Visited> with_exchanges() {
     std::vector<double> imbalances;
     for (const Strategy& s : round_) imbalances.push_back(r_.imbalance_at(s.mesh.ep));
     exchange_.choose(round_, imbalances, num_threads_);
-  }
-
-  // Leaves out shapes that do not allow what is fixed.
-  void choose_moe_schedules() {
-    if (!r_.has_exact_costs()) return;
-    std::vector<char> allowed(round_.size());
+    std::vector<Visited> visited;
+    if (!r_.schedules_mixtures()) {
+      for (const Strategy& s : round_) visited.push_back({s, std::nullopt});
+      return visited;
+    }
+    std::vector<std::optional<Visited>> found(round_.size());
+    // Chunks are of rows.
+    std::vector<Strategy> of_rows = round_;
+    if (!exchange_.is_fixed()) exchange_.choose(of_rows, imbalances, num_threads_, true);
     share_items(num_threads_, std::ssize(round_), [&](int64_t thread, int64_t item) {
       const auto i = static_cast<size_t>(item);
-      allowed[i] = choose_moe_schedule(estimator(thread), r_.fixed, round_[i],
-                                       r_.imbalance_at(round_[i].mesh.ep));
+      found[i] = with_schedule(estimator(thread), round_[i], of_rows[i], imbalances[i]);
     });
-    std::vector<Strategy> kept;
-    for (size_t i = 0; i < round_.size(); ++i)
-      if (allowed[i]) kept.push_back(std::move(round_[i]));
-    num_with_moe_schedule_ += std::ssize(kept);
-    round_ = std::move(kept);
+    for (std::optional<Visited>& one : found)
+      if (one) visited.push_back(std::move(*one));
+    num_with_moe_schedule_ += std::ssize(visited);
+    return visited;
+  }
+
+  std::optional<Visited> with_schedule(cost::Estimator& estimator, Strategy s, Strategy of_rows,
+                                       double imbalance) const {
+    const bool is_allowed = choose_moe_schedule(estimator, r_.fixed, s, imbalance);
+    if (s.all_to_all == of_rows.all_to_all)
+      return is_allowed ? std::optional<Visited>({s, std::nullopt}) : std::nullopt;
+    const bool is_other = choose_moe_schedule(estimator, r_.fixed, of_rows, imbalance);
+    if (!is_allowed)
+      return is_other ? std::optional<Visited>({of_rows, std::nullopt}) : std::nullopt;
+    Visited visited{s, std::nullopt};
+    if (is_other && of_rows.moe_chunks > 1 &&
+        seconds_through_layers(estimator, of_rows, imbalance) <
+            seconds_through_layers(estimator, s, imbalance) * (1 - kMoeScheduleTie))
+      visited.alone = of_rows;
+    return visited;
   }
 
   // A few hundred times in all.

@@ -53,7 +53,7 @@ struct FixedAxes {
   std::optional<strategy::Placement> placement;
   cost::FixedForm exchange;
   std::optional<strategy::Reduction> reduction;  // of what is runnable; else direct
-  // Where costs are exact (moe_schedule_axis.h); else plain.
+  // Where the trainer schedules its mixtures (moe_schedule_axis.h); else plain.
   std::optional<strategy::MoeSchedule> moe_schedule;
   std::optional<int64_t> moe_chunks;
   strategy::Capacity capacity;  // dropless unless the user lets experts drop
@@ -80,6 +80,8 @@ struct Request {
   }
   // Whether the estimator has this Piper's exact costs (cost/estimator.h).
   bool has_exact_costs() const { return cost::has_exact_costs(*cluster, *trainer); }
+  // Whether the search chooses schedules of mixture layers.
+  bool schedules_mixtures() const { return has_exact_costs() || trainer->schedules_mixtures; }
   // What is tried of the trainer's axes; everything where FixedAxes::offered is not asked for.
   const cost::Offers& offers() const {
     static const cost::Offers all;

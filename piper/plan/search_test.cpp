@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/plan/example_world.h>
+#include <piper/plan/moe_schedule_axis.h>
 #include <piper/plan/search.h>
 #include <tests/switches.h>
 
@@ -35,11 +36,14 @@ TEST_CASE(
     for (size_t i = 0; i < plain.ranked.size(); ++i)
       CHECK(to_json(pruned.ranked[i].strategy) == to_json(plain.ranked[i].strategy));
     for (size_t i = 0; i < plain.families.size(); ++i) {
-      CAPTURE(name(plain.families[i].family));
+      CAPTURE(std::string(name(plain.families[i].family)));
       REQUIRE(pruned.families[i].best.has_value() == plain.families[i].best.has_value());
-      if (plain.families[i].best)
-        CHECK(pruned.families[i].best->estimate.seconds ==
-              plain.families[i].best->estimate.seconds);
+      if (!plain.families[i].best) continue;
+      const std::string of_pruned = to_json(pruned.families[i].best->strategy).dump(),
+                        of_plain = to_json(plain.families[i].best->strategy).dump();
+      CAPTURE(of_pruned);
+      CAPTURE(of_plain);
+      CHECK(pruned.families[i].best->estimate.seconds == plain.families[i].best->estimate.seconds);
     }
   }
 }
@@ -240,6 +244,8 @@ TEST_CASE("more bandwidth, lower latency and more memory never make the best pla
     request.keeps_families = false;
     return search(request).ranked.front().estimate.seconds;
   };
+  // Of two schedules of a mixture layer the simpler is taken where the other gains less than this.
+  constexpr double kMost = 1 + kMoeScheduleTie;
   const double limit = 0.9 * static_cast<double>(world.cluster.memory_bytes);
   const double now = best(world.cluster, limit);
   for (size_t level = 0; level < world.cluster.levels.size(); ++level) {
@@ -247,10 +253,10 @@ TEST_CASE("more bandwidth, lower latency and more memory never make the best pla
     faster.levels[level].link.bytes_per_second *= 2;
     faster.levels[level].nic_bytes_per_second *= 2;
     faster.numbers["ring_bytes_per_second"] *= level == 0 ? 2 : 1;
-    CHECK(best(faster, limit) <= now);
+    CHECK(best(faster, limit) <= kMost * now);
     cluster::Cluster quicker = world.cluster;
     quicker.levels[level].link.latency_seconds /= 2;
-    CHECK(best(quicker, limit) <= now);
+    CHECK(best(quicker, limit) <= kMost * now);
   }
-  CHECK(best(world.cluster, 1.2 * limit) <= now);
+  CHECK(best(world.cluster, 1.2 * limit) <= kMost * now);
 }

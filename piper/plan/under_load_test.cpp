@@ -102,6 +102,7 @@ TEST_CASE(
     const cost::LoadSamples hot = lasting_heat(is_hot);
     Request request = world.request();
     request.fixed.ep = 4;
+    request.fixed.etp = 1;
     request.imbalance_by_ep =
         statistic_of(sampled_imbalances(request, hot, {4}), cost::Statistic::kMean);
     Plan plan = search(request);
@@ -109,6 +110,7 @@ TEST_CASE(
     REQUIRE(plan.ranked.size() >= 4);
     for (size_t i = 0; i < 4; ++i) {
       CAPTURE(is_hot);
+      CAPTURE(describe(plan.ranked[i].strategy));
       const cost::UnderLoad& of = *plan.ranked[i].under_load;
       REQUIRE(of.rebalancing);
       const cost::RebalancingGain& gain = *of.rebalancing;

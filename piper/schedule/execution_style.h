@@ -23,6 +23,9 @@ struct ExecutionStyle {
   bool exchanges_counts = true;  // before rows travel, and of sequences that ranks share
   bool mixture_is_one_segment =
       false;  // kExperts stands for gate, shared experts and merge as well
+  // Tensor parallelism without sequence parallelism: each rank routes an equal part of the tokens
+  // that all of them hold, and nobody gathers what comes back; else all of them route all.
+  bool deals_held_tokens = false;
   // Sequence parallelism: the backward gathers the inputs of attention and nets again, with the
   // gradients; else it has them from the forward.
   bool gathers_inputs_again = true;

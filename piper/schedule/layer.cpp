@@ -40,6 +40,7 @@ void write_layer_task(RankWriter& writer, const LayerPasses& passes, const Layer
   graph::ShortList<TaskId> after = in_order ? posted.all() : posted.earlier;
   after.push_back(posted.counts);
   if (task.is_behind_exchange) after.push_back(posted.exchange);
+  if (task.is_behind_compute) after.push_back(posted.computed);
   const TaskId written = writer.collective(task.kind, task.group, segment, lists, after);
   posted.counts = task.kind == TaskKind::kExchangeCounts ? written : TaskId::none();
   if (task.kind == TaskKind::kAllToAll) posted.exchange = written;

@@ -104,6 +104,7 @@ LayerSlot write_dense_mlp(LayerProgram& p, const LayerKind& kind, LayerSlot x1) 
 }
 
 LayerSlot write_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot x1) {
+  if (kind.is_one_segment) return write_plain_mixture(program, kind, x1);
   switch (kind.moe_schedule) {
     case strategy::MoeSchedule::kPlain:
     case strategy::MoeSchedule::kMontaO1:
@@ -127,17 +128,20 @@ LayerSlot write_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot 
 LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
                      const ExecutionStyle& style) {
   const bool is_moe = layer.feed_forward.is_moe();
-  // Trainers gather whatever their ranks hold, and fuse nothing.
-  const bool fuses = is_moe && strategy::fuses_exchange(s) && style.exchanges_counts;
+  const bool one = is_moe && style.mixture_is_one_segment;
+  const bool fuses = is_moe && strategy::fuses_exchange(s);
   const bool exchanges = is_moe && (s.mesh.ep > 1 || fuses), is_divided = s.mesh.tp > 1;
-  const bool gathers_rows =
-      is_moe && s.mesh.etp > 1 && (!style.exchanges_counts || strategy::gathers_expert_rows(s));
+  const bool gathers_rows = is_moe && s.mesh.etp > 1 && !fuses &&
+                            (style.deals_held_tokens || strategy::gathers_expert_rows(s));
+  // In one segment, parts of it that compute beside exchanges stand for chunks and shared experts.
+  const bool overlaps = one && !style.deals_held_tokens &&
+                        (strategy::num_moe_chunks(s) > 1 || layer.feed_forward.has_shared());
   return {.is_moe = is_moe,
           .has_shared = layer.feed_forward.has_shared(),
           .exchanges = exchanges,
           .deduplicates = is_moe && strategy::deduplicates(s),
           .moe_schedule = is_moe ? s.moe_schedule : strategy::MoeSchedule::kPlain,
-          .chunks = static_cast<int16_t>(is_moe ? strategy::num_moe_chunks(s) : 1),
+          .chunks = static_cast<int16_t>(is_moe && !one ? strategy::num_moe_chunks(s) : 1),
           .shares_matrices = is_divided,
           .divides_tokens = is_divided && s.sequence_parallel,
           .shares_sequences = s.mesh.cp > 1,
@@ -152,9 +156,9 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .counts_shared_rows = gathers_rows && style.exchanges_counts,
           .splits_tensor = is_divided && style.splits_tensor,
           .splits_context = s.mesh.cp > 1 && style.splits_context,
-          .splits_exchange = exchanges && style.splits_exchange,
+          .splits_exchange = exchanges && (style.splits_exchange || overlaps),
           .exchanges_counts = exchanges && style.exchanges_counts,
-          .is_one_segment = is_moe && style.mixture_is_one_segment,
+          .is_one_segment = one,
           .gathers_inputs_again = is_divided && s.sequence_parallel && style.gathers_inputs_again,
           .rerun = {.all = style.reruns_whole_layers,
                     .first = style.reruns_first,

@@ -38,6 +38,7 @@ LayerTask task_of(const Operation& operation) {
           .is_recomputed = false,
           .is_behind_turn = operation.is_behind_turn,
           .is_behind_exchange = operation.is_behind_exchange,
+          .is_behind_compute = operation.is_behind_compute,
           .is_beside_exchange = false};
 }
 
@@ -316,6 +317,7 @@ void LayerPass::collective_of(strategy::Axis group, graph::TaskKind kind, Segmen
 void LayerPass::gather_keys_again(const LayerSlotList& reads, const LayerSlotList& writes) {
   collective(graph::TaskKind::kAllGather, SegmentKind::kContext, reads, writes);
   operations_.back().is_again = true;
+  operations_.back().is_behind_compute = true;
 }
 
 void LayerPass::run_again(SegmentKind segment) { add({.segment = segment, .runs_again = true}); }

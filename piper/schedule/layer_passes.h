@@ -25,9 +25,9 @@ struct LayerTask {
   Share share = Share::kWhole;
   int16_t chunk = 0;  // Segment::chunk
   LayerSlotList reads, writes, frees;
-  bool is_recomputed = false;       // phase kRecompute
-  bool is_behind_turn = false;      // before it another micro-batch may take its turn
-  bool is_behind_exchange = false;  // as in Operation
+  bool is_recomputed = false;   // phase kRecompute
+  bool is_behind_turn = false;  // before it another micro-batch may take its turn
+  bool is_behind_exchange = false, is_behind_compute = false;  // as in Operation
   // Computing: an all-to-all is under way whose rows nobody has read yet.
   bool is_beside_exchange = false;
 };

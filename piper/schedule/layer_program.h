@@ -35,6 +35,7 @@ struct Operation {
   bool is_behind_turn = false;  // before it another micro-batch may take its turn
   // An all-to-all that begins when the one before has ended, and so does not slow it down.
   bool is_behind_exchange = false;
+  bool is_behind_compute = false;  // of communication: begins when the last compute has ended
 };
 
 class LayerPass {
@@ -60,7 +61,8 @@ class LayerPass {
   // The same in a group that does not follow from the segment.
   void collective_of(strategy::Axis group, graph::TaskKind kind, SegmentKind segment,
                      const LayerSlotList& reads, const LayerSlotList& writes);
-  // Gathers keys and values as the forward has, unless attention runs again in this backward.
+  // Gathers keys and values as the forward has, unless attention runs again in this backward; behind
+  // what was computed before, since nothing that it reads is new.
   void gather_keys_again(const LayerSlotList& reads, const LayerSlotList& writes);
   void run_again(SegmentKind segment);
   // Here another micro-batch may take its turn: what follows waits for an exchange.

@@ -472,6 +472,30 @@ TEST_CASE("every mesh, schedule and recomputation gives a sound graph without de
             }
 }
 
+// Where a layer moves nothing else (one that is dense, or whose experts all are here), nothing but
+// keys and values is on the exchange stream, and the backward's gather of them comes next.
+TEST_CASE("shared sequences give sound graphs on every mesh, schedule and recomputation") {
+  for (const Mesh& mesh :
+       {Mesh{.pp = 1, .cp = 2}, Mesh{.pp = 2, .cp = 2}, Mesh{.pp = 2, .tp = 2, .cp = 2},
+        Mesh{.pp = 2, .dp = 4, .etp = 2, .cp = 2}, Mesh{.pp = 2, .ep = 2, .dp = 2, .cp = 2}})
+    for (const int64_t m : {1, 3})
+      for (const PipelineSchedule schedule : strategy::kPipelineSchedules)
+        for (const Recompute recompute : strategy::kRecomputes) {
+          if (mesh.pp == 1 && strategy::is_v(schedule)) continue;
+          if (schedule == PipelineSchedule::kInterleaved) continue;
+          CAPTURE(strategy::name(schedule));
+          CAPTURE(strategy::name(recompute));
+          CAPTURE(m);
+          Mesh of = mesh;
+          if (strategy::is_v(schedule)) of.vpp = 2;
+          strategy::Strategy s = example::strategy(of, 5, m, schedule, recompute);
+          s.layers_per_stage = strategy::even_split(5, of.num_virtual_stages());
+          const StepGraph step = write_step(example::model({4, 0, 4, 8, 4}, true), s);
+          CHECK(first_problem(step.graph) == "");
+          CHECK(graph::find_deadlock(step.graph) == "");
+        }
+}
+
 TEST_CASE("a mixture layer in chunks reads, writes and frees what the contract says") {
   strategy::Strategy s = example::strategy({.pp = 1, .ep = 2, .dp = 2}, 1, 1);
   s.moe_schedule = strategy::MoeSchedule::kChunked;

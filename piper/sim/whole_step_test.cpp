@@ -11,6 +11,7 @@
 #include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
+#include <map>
 
 using namespace piper;
 using strategy::Strategy;
@@ -23,14 +24,15 @@ uint64_t seed() { return cost::example::seed_or(20261122); }
 
 class Draw : public cost::example::StrategyDraw {
  public:
-  explicit Draw(uint64_t seed)
+  explicit Draw(uint64_t seed, bool moe_schedules = false)
       : StrategyDraw({.tp = {1, 2, 4, 8},
                       .cp = {1, 1, 2, 4},
                       .dp = {1, 2, 4, 8, 16, 32},
                       .ep = {1, 2, 4, 8, 32},
                       .micro_batch_sequences = {1, 2},
                       .num_micro_batches = {2, 3, 4, 8},
-                      .micro_batches_times_pp = true},
+                      .micro_batches_times_pp = true,
+                      .moe_schedules = moe_schedules},
                      seed) {}
 
   // On at most 1024 devices, and fits.
@@ -44,14 +46,39 @@ class Draw : public cost::example::StrategyDraw {
 
 }  // namespace
 
+namespace {
+
+struct Error {
+  double size = 0;
+  std::string of;
+};
+
+// Of the mean, which it says with median and worst.
+double stated(const std::string& what, std::vector<Error>& list) {
+  std::ranges::sort(list, {}, &Error::size);
+  double mean = 0;
+  for (const Error& e : list) mean += e.size / static_cast<double>(list.size());
+  MESSAGE(what, ": ", list.size(), ", mean ", mean, ", median ", list[list.size() / 2].size,
+          ", worst ", list.back().of);
+  return mean;
+}
+
+Error closed_form_error(cost::TrainerEstimator& estimator, const Strategy& s) {
+  const cost::Estimate closed = estimator.estimate(s);
+  const cost::PricedStep whole = cost::write_priced_step(
+      estimator, s, strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)));
+  const double played = sim::play(whole.step, whole.prices, false).seconds();
+  const double error = closed.seconds / played - 1;
+  return {std::abs(error), fmt::format("{:+.1f} % {} on {}: {}", 100 * error,
+                                       estimator.model().name, estimator.cluster().name, words(s))};
+}
+
+}  // namespace
+
 TEST_CASE("closed form against the played step, 200 random strategies of every axis that fit") {
   MESSAGE("seed ", seed());
   Draw draw(seed());
   const cost::TrainerProfile trainer = cost::load_trainer("piper");
-  struct Error {
-    double size = 0;
-    std::string of;
-  };
   std::vector<Error> errors, plain;
   for (int i = 0; i < 200; ++i) {
     const model::Model model = model::load_model(
@@ -60,57 +87,33 @@ TEST_CASE("closed form against the played step, 200 random strategies of every a
         cluster::load_cluster(draw.one_of<std::string>({"dgx-h100", "frontier"}));
     cost::TrainerEstimator estimator(model, cluster, trainer, strategy::Precision::kBf16, 4096);
     const Strategy s = draw.strategy(estimator);
-    const cost::Estimate closed = estimator.estimate(s);
-    const cost::PricedStep whole = cost::write_priced_step(
-        estimator, s, strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)));
-    const double played = sim::play(whole.step, whole.prices, false).seconds();
-    const double error = closed.seconds / played - 1;
-    errors.push_back({std::abs(error), fmt::format("{:+.1f} % {} on {}: {}", 100 * error,
-                                                   model.name, cluster.name, words(s))});
+    errors.push_back(closed_form_error(estimator, s));
     if (!strategy::offloads_activations(s.offload)) plain.push_back(errors.back());
   }
-  const auto stated = [](const std::string& what, std::vector<Error>& list) {
-    std::ranges::sort(list, {}, &Error::size);
-    double mean = 0;
-    for (const Error& e : list) mean += e.size / static_cast<double>(list.size());
-    MESSAGE(what, ": ", list.size(), ", mean ", mean, ", median ", list[list.size() / 2].size,
-            ", worst ", list.back().of);
-    return mean;
-  };
   CHECK(stated("all", errors) <= 0.01);
   CHECK(stated("activations stay", plain) <= 0.01);
   CHECK(errors.back().size <= 0.05);
 }
 
-TEST_CASE("closed form against the played step where a mixture gathers its output (Parm's S1)") {
+TEST_CASE("closed form against the played step under every schedule of a mixture layer") {
   MESSAGE("seed ", seed());
-  Draw draw(seed());
+  Draw draw(seed(), true);
   const cost::TrainerProfile trainer = cost::load_trainer("piper");
-  const model::Model model = model::load_model("mixtral-8x7b");
-  const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
-  cost::TrainerEstimator estimator(model, cluster, trainer, strategy::Precision::kBf16, 4096);
-  double mean = 0, worst = 0;
-  constexpr int kCount = 30;
-  for (int i = 0; i < kCount;) {
-    Strategy s = draw.strategy(estimator);
-    if (s.mesh.tp == 1 || s.sequence_parallel || s.mesh.cp > 1) continue;
-    const double dealt = estimator.estimate(s).seconds;  // as if the output were there
-    s.moe_schedule = strategy::MoeSchedule::kParmS1;
-    REQUIRE(strategy::contradictions(s, model).empty());
-    CAPTURE(words(s));
-    const double closed = estimator.estimate(s).seconds;
-    CHECK(closed > dealt);
-    const cost::PricedStep whole = cost::write_priced_step(
-        estimator, s, strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)));
-    const double error =
-        std::abs(closed / sim::play(whole.step, whole.prices, false).seconds() - 1);
-    mean += error / kCount;
-    worst = std::max(worst, error);
-    ++i;
+  std::map<strategy::MoeSchedule, std::vector<Error>> errors;
+  for (int i = 0; i < 120; ++i) {
+    const model::Model model =
+        model::load_model(draw.one_of<std::string>({"mixtral-8x7b", "deepseek-v3"}));
+    const cluster::Cluster cluster =
+        cluster::load_cluster(draw.one_of<std::string>({"dgx-h100", "frontier"}));
+    cost::TrainerEstimator estimator(model, cluster, trainer, strategy::Precision::kBf16, 4096);
+    const Strategy s = draw.strategy(estimator);
+    errors[s.moe_schedule].push_back(closed_form_error(estimator, s));
   }
-  MESSAGE("mean ", mean, ", worst ", worst);
-  CHECK(mean <= 0.01);
-  CHECK(worst <= 0.05);
+  for (auto& [schedule, list] : errors) {
+    CHECK(stated(strategy::name(schedule), list) <= 0.01);
+    CHECK(list.back().size <= 0.05);
+  }
+  CHECK(errors.size() == 6);
 }
 
 // What a search likes: stages balanced by their seconds, where a rank's chunks differ by two layers

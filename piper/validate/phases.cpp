@@ -243,8 +243,8 @@ std::vector<PricedPhase> price_phases(const PhaseRun& run) {
   const cost::LayerPrice price = cost::price_layer(model, layer, shape, trainer, rates, precision);
   const Seconds seconds{.attention = price.attention,
                         .feed_forward = price.feed_forward,
-                        .dispatch = price.dispatch.moves.total(),
-                        .combine = price.combine.moves.total()};
+                        .dispatch = price.mixture_forward.dispatch.moves.total(),
+                        .combine = price.mixture_forward.combine.moves.total()};
   std::vector<PricedPhase> priced;
   for (const Phase& phase : run.phases) priced.push_back({phase, seconds_of(seconds, phase.price)});
   return priced;

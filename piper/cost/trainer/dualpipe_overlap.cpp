@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
+#include <vector>
 
 namespace piper::cost {
 namespace {
@@ -23,24 +23,23 @@ Flight exposed(const Travel& travel, double part, const LevelNeeds& needs) {
   return flight_of(travel, all > 0 ? part * travel.exposed() / all : 0, needs);
 }
 
-// Time of one rank, with what is on its way: of each micro-batch a collective and the one that
-// follows it.
+// Time of one rank, with what is on its way: of each micro-batch one collective after the other. They
+// begin in the order in which they were posted, so that one that waits holds up those behind it.
 class Turns {
  public:
   enum Which : uint8_t { kForward, kBackward, kOther, kNumFlights };
 
   void post(Which which, const Flight& flight) {
-    if (flights_[which].left() > 0)
-      behind_[which] = flight;
-    else
-      flights_[which] = flight;
+    if (flight.left() <= 0) return;
+    posted_.push_back({which, flight});
+    begin();
   }
-  void post(Which which, const Travel& rows) { post(which, exposed(rows, 1, rows.needs)); }
   void compute(double seconds) {
     while (seconds > 0) seconds -= step(seconds);
   }
   void wait(Which which) {
-    while (flights_[which].left() > 0) step(std::numeric_limits<double>::infinity());
+    while (flights_[which].left() > 0 || std::ranges::count(posted_, which, &Posted::which) > 0)
+      step(std::numeric_limits<double>::infinity());
   }
   // With as much of `seconds` of computing beside it as it hides behind; returns the rest.
   double collective(const Travel& travel, double part, const LevelNeeds& needs, double seconds) {
@@ -54,6 +53,16 @@ class Turns {
   double now() const { return now_; }
 
  private:
+  struct Posted {
+    Which which;
+    Flight flight;
+  };
+  void begin() {
+    while (!posted_.empty() && flights_[posted_.front().which].left() <= 0) {
+      flights_[posted_.front().which] = posted_.front().flight;
+      posted_.erase(posted_.begin());
+    }
+  }
   // Until something has arrived or begins to move, but no longer than `most`.
   double step(double most) {
     std::array<double, kNumFlights> speed;
@@ -68,9 +77,9 @@ class Turns {
       double& left = f.latency > 0 ? f.latency : f.transfer;
       left = std::max(0.0, left - next * speed[i]);
       if (left < kLeast) left = 0;
-      if (f.left() <= 0) f = std::exchange(behind_[i], {});
     }
     now_ += next;
+    begin();
     return next;
   }
   double speed_of(const Flight& f) const {
@@ -86,16 +95,18 @@ class Turns {
   }
 
   static constexpr double kLeast = 1e-15;  // seconds
-  std::array<Flight, kNumFlights> flights_, behind_;
+  std::array<Flight, kNumFlights> flights_;
+  std::vector<Posted> posted_;  // that have not begun
   double now_ = 0;
 };
 
 }  // namespace
 
 double saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double efficiency) {
-  if (p.dispatch.moves.total() <= 0) return 0;
+  if (p.mixture_forward.dispatch.moves.total() <= 0) return 0;
   constexpr int kLayers = 4;  // the last of which counts
   const BlockCompute &a = p.attention, &f = p.feed_forward;
+  const MixtureTravel &there = p.mixture_forward, &back = p.mixture_backward;
   const auto seconds = [&](double compute) { return std::max(0.0, compute / efficiency); };
   Turns turns;
   // What the block's ranks sum is on its way when its turn ends.
@@ -106,31 +117,49 @@ double saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double effic
     turns.compute(left);
     turns.post(which, exposed(tensor, 1 - arrives, needs.tensor));
   };
+  // Rows, and as much of the own block as computes beside them.
+  const auto exchange = [&](Turns::Which which, const Travel& rows, double hidden) {
+    turns.post(which, flight_of(rows, 1, rows.needs));
+    turns.compute(hidden);
+  };
+  struct Hidden {
+    double first = 0, second = 0, rest = 0;  // beside either exchange; between them
+  };
+  const auto hidden = [&](const Travel& first, const Travel& second, double compute) {
+    Hidden h{std::min(first.hidden, compute / 2), std::min(second.hidden, compute / 2)};
+    h.rest = compute - h.first - h.second;
+    return h;
+  };
+  const Hidden forward = hidden(there.dispatch, there.combine, seconds(f.forward));
+  const Hidden backward =
+      hidden(back.combine, back.dispatch, seconds(f.backward - f.backward_weights));
   double begin = 0;
-  turns.post(Turns::kBackward, p.combine);
+  exchange(Turns::kBackward, back.combine, backward.first);
   for (int layer = 0; layer < kLayers; ++layer) {
     begin = turns.now();
     turns.compute(seconds(a.backward_weights));
     turns.wait(Turns::kForward);
     attention(Turns::kForward, p.tensor_forward, p.arrives_forward, p.context_forward, a.forward);
-    turns.post(Turns::kForward, p.dispatch);
+    exchange(Turns::kForward, there.dispatch, forward.first);
     turns.wait(Turns::kBackward);
-    turns.compute(seconds(f.backward - f.backward_weights));
-    turns.post(Turns::kBackward, p.dispatch);
+    turns.compute(backward.rest);
+    exchange(Turns::kBackward, back.dispatch, backward.second);
+    turns.post(Turns::kBackward, exposed(back.output, 1, needs.tensor));
     turns.compute(seconds(f.backward_weights));
     turns.wait(Turns::kForward);
-    turns.compute(seconds(f.forward));
-    turns.post(Turns::kForward, p.combine);
+    turns.compute(forward.rest);
+    exchange(Turns::kForward, there.combine, forward.second);
+    turns.post(Turns::kForward, exposed(there.output, 1, needs.tensor));
     turns.wait(Turns::kBackward);
     attention(Turns::kBackward, p.tensor_backward, p.arrives_backward, p.context_backward,
               a.backward - a.backward_weights);
-    turns.post(Turns::kBackward, p.combine);
+    exchange(Turns::kBackward, back.combine, backward.first);
   }
   // Collectives of etp are left out of both sides.
-  const double alone = seconds(a.forward + a.backward + f.forward + f.backward) +
-                       p.tensor_forward.exposed() + p.tensor_backward.exposed() +
-                       p.context_forward.exposed() + p.context_backward.exposed() +
-                       2 * (p.dispatch.exposed() + p.combine.exposed());
+  const double alone =
+      seconds(a.forward + a.backward + f.forward + f.backward) + p.tensor_forward.exposed() +
+      p.tensor_backward.exposed() + p.context_forward.exposed() + p.context_backward.exposed() +
+      there.exposed() + there.output.exposed() + back.exposed() + back.output.exposed();
   return alone - (turns.now() - begin);
 }
 

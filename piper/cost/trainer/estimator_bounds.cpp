@@ -20,7 +20,12 @@ constexpr size_t kMostImbalances = 256;
 
 }  // namespace
 
-double TrainerEstimator::bound(const Strategy& s, double imbalance) {
+// Of the schedules of a mixture layer Parm's S1 computes least where ranks hold the same tokens; what
+// a mixture moves, another schedule may hide.
+double TrainerEstimator::bound(const Strategy& strategy, double imbalance) {
+  Strategy s = strategy;
+  if (trainer_.schedules_mixtures && s.mesh.tp > 1 && !s.sequence_parallel)
+    s.moe_schedule = strategy::MoeSchedule::kParmS1;
   const Prices& prices = this->prices(s, imbalance);
   double compute = prices.ends.head_forward + prices.ends.head_backward +
                    prices.ends.embedding_forward + prices.ends.embedding_backward;
@@ -29,8 +34,16 @@ double TrainerEstimator::bound(const Strategy& s, double imbalance) {
     const LayerPrice& p = prices.types[type];
     const auto count = static_cast<double>(layers_of_type_[type]);
     compute += count * (p.forward.compute + p.backward.compute);
-    others +=
-        count * (p.forward.tensor + p.backward.tensor + p.forward.context + p.backward.context);
+    double tensor = p.forward.tensor + p.backward.tensor;
+    if (trainer_.schedules_mixtures) {
+      const auto left = [&](const MixtureTravel& m, double compute) {
+        return std::max(0.0, m.expert_tensor.moves.total() - compute / efficiency_);
+      };
+      tensor = p.tensor_forward.exposed() + p.tensor_backward.exposed() +
+               left(p.mixture_forward, p.feed_forward.forward) +
+               left(p.mixture_backward, p.feed_forward.backward);
+    }
+    others += count * (tensor + p.forward.context + p.backward.context);
     host += count * p.host_seconds;
   }
   const double serial =

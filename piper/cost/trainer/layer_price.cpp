@@ -1,5 +1,6 @@
 #include <piper/cost/trainer/layer_pass.h>
 #include <piper/cost/trainer/layer_price.h>
+#include <piper/cost/trainer/mixture_order.h>
 #include <piper/model/count.h>
 
 #include <algorithm>
@@ -10,6 +11,8 @@ namespace {
 using model::AttentionKind;
 using strategy::Precision;
 using strategy::Recompute;
+
+constexpr double kWholeLink = 1.001;  // more than this of a link is more than there is
 
 Moves twice(const Moves& moves) { return {2 * moves.latency, 2 * moves.transfer}; }
 Travel hidden_behind(const Moves& moves, double seconds) {
@@ -236,76 +239,176 @@ class LayerPricer {
         p_.backward_bytes, kElement * s_.tokens * (ffn * (f.num_matrices == 3 ? 3 : 2) + hidden_));
   }
 
-  // Rows of one rank: its tokens' copies, and what comes in for the experts it holds.
+  // Who routes and sends what of a mixture layer: tokens and rows of one rank.
+  struct Routed {
+    double tokens = 0;    // that the rank routes
+    double rows = 0;      // of those: gate, merge
+    double sent = 0;      // of those, by this rank
+    double received = 0;  // by the experts' products
+    // Of ranks that share an expert: they receive other rows each and gather them, or all of them
+    // are sent all rows in one exchange; else they receive the same ones.
+    bool is_gathered = false, is_fused = false;
+    double output = 0;  // tokens or rows of a whole tp group that are gathered behind the layer
+    Group exchange;
+  };
+  Routed routed() const {
+    const auto k = static_cast<double>(layer_.feed_forward.top_k);
+    const auto etp = static_cast<double>(s_.etp);
+    const double rows_of_token = s_.capacity_factor > 0 ? k * std::min(1.0, s_.capacity_factor) : k;
+    const bool holds = trainer_.schedules_mixtures && s_.tp > 1 && !s_.sequence_parallel;
+    const bool repeats = holds && s_.moe_schedule != strategy::MoeSchedule::kParmS1;
+    const bool divides = repeats && traits(s_.moe_schedule).divides_rows;
+    Routed r{.tokens = repeats ? s_.tokens : s_.tokens / tp_};
+    r.rows = r.tokens * rows_of_token;
+    r.sent = divides ? r.rows / tp_ : r.rows;
+    r.is_fused = s_.etp > 1 && traits(s_.moe_schedule).fuses_exchange;
+    r.is_gathered = s_.etp > 1 && !r.is_fused && !(repeats && !divides && s_.tp % s_.etp == 0);
+    r.received = r.sent * (r.is_gathered || r.is_fused ? etp : 1) * s_.imbalance;
+    r.output = divides ? r.rows : holds && !repeats ? s_.tokens : 0;
+    r.exchange =
+        r.is_fused ? Group{.size = s_.ep * s_.etp} : Group{.stride = s_.etp, .size = s_.ep};
+    return r;
+  }
+
   void mixture() {
     const model::FeedForward& f = layer_.feed_forward;
     const auto experts = static_cast<double>(f.num_experts);
-    const auto k = static_cast<double>(f.top_k);
-    const auto ep = static_cast<double>(s_.ep), etp = static_cast<double>(s_.etp);
-    const double dealt = s_.tokens / tp_;  // under tp each rank routes its share of the tokens
-    double rows = dealt * k;
-    if (s_.capacity_factor > 0) rows *= std::min(1.0, s_.capacity_factor);
-    const double received = rows * etp * s_.imbalance;
-    const double local = experts / ep;
-    const auto ffn = static_cast<double>(f.ffn);
+    const auto etp = static_cast<double>(s_.etp), ffn = static_cast<double>(f.ffn);
+    const Routed r = routed();
+    const double local = experts / static_cast<double>(s_.ep);
+    const auto chunks = static_cast<double>(s_.moe_chunks);
     LayerPass routing(rates_, precision_);
     const double passes = trainer_.mixture_passes;
-    routing.elements(12 * passes * dealt * experts, 12 * passes * dealt * experts, 6 * passes);
-    routing.elements(4 * passes * rows * hidden_, 4 * passes * rows * hidden_,
-                     6 * passes);  // sorted, and back
-    LayerPass pass(rates_, precision_);
+    routing.elements(12 * passes * r.tokens * experts, 12 * passes * r.tokens * experts,
+                     6 * passes);
+    const double sorted = 2 * passes * (r.sent + r.rows) * hidden_;
+    routing.elements(sorted, sorted, 6 * passes);  // sorted, and back
     const bool converted = trainer_.dispatch_element_bytes < kElement;
-    if (converted) routing.elements(2 * dealt * hidden_, 2 * dealt * hidden_);
+    if (converted) routing.elements(2 * r.tokens * hidden_, 2 * r.tokens * hidden_);
     add(p_.feed_forward, routing);
-    pass.feed_forward(received / local, hidden_, ffn / etp, f.num_matrices, local,
-                      trainer_.grouped_efficiency, converted);
-    const double shared = static_cast<double>(f.shared_ffn + f.parallel_dense_ffn) / tp_;
-    if (shared > 0) pass.feed_forward(s_.tokens, hidden_, shared, f.num_dense_matrices);
-    p_.experts_forward = pass.forward();
-    add(p_.feed_forward, pass);
-    exchange(rows, received, k);
-    p_.experts_bytes += ffn_bytes(received, ffn / etp, f.num_matrices);
-    if (shared > 0) p_.experts_bytes += ffn_bytes(s_.tokens, shared, f.num_dense_matrices);
-    p_.other_bytes += kElement * received * hidden_;           // rows as they came in
+    LayerPass products(rates_, precision_), shared(rates_, precision_);
+    products.feed_forward(r.received / local / chunks, hidden_, ffn / etp, f.num_matrices,
+                          local * chunks, trainer_.grouped_efficiency, converted);
+    const double shared_ffn =
+        static_cast<double>(f.shared_ffn + f.parallel_dense_ffn) / shared_ranks();
+    const double shared_tokens = trainer_.schedules_mixtures ? r.tokens : s_.tokens;
+    if (shared_ffn > 0)
+      shared.feed_forward(shared_tokens, hidden_, shared_ffn, f.num_dense_matrices);
+    p_.experts_forward = products.forward() + shared.forward();
+    add(p_.feed_forward, products);
+    add(p_.feed_forward, shared);
+    exchange(r, products, shared);
+    p_.experts_bytes += ffn_bytes(r.received, ffn / etp, f.num_matrices);
+    if (shared_ffn > 0)
+      p_.experts_bytes += ffn_bytes(shared_tokens, shared_ffn, f.num_dense_matrices);
+    p_.other_bytes += kElement * r.received * hidden_;         // rows as they came in
     p_.other_bytes += 2 * kElement * local_tokens_ * hidden_;  // residual, normalised
-    p_.other_bytes += 4 * dealt * experts;                     // probabilities
+    p_.other_bytes += 4 * r.tokens * experts;                  // probabilities
     p_.backward_bytes =
-        std::max(p_.backward_bytes, kElement * received * (3 * ffn / etp + hidden_));
+        std::max(p_.backward_bytes, kElement * r.received * (3 * ffn / etp + hidden_));
   }
 
-  void exchange(double rows, double received, double k) {
-    const double elements = rows * hidden_ * s_.imbalance;
+  // Ranks that divide the matrices of shared experts.
+  double shared_ranks() const { return trainer_.schedules_mixtures ? 1 : tp_; }
+
+  void exchange(const Routed& r, const LayerPass& products, const LayerPass& shared) {
+    const double elements =
+        r.sent * hidden_ * s_.imbalance * (r.is_fused ? static_cast<double>(s_.etp) : 1);
     const bool plain = is_plain(s_.exchange.algorithm);
-    const double copies = crosses_once(trainer_, s_.exchange.algorithm) ? k : 1;
-    const double pair_elements = rows * hidden_ / static_cast<double>(s_.ep);
+    const auto [first, stride, size] = r.exchange;
+    const double copies = crosses_once(trainer_, s_.exchange.algorithm)
+                              ? static_cast<double>(layer_.feed_forward.top_k)
+                              : 1;
+    const double pair_elements = elements / s_.imbalance / static_cast<double>(size);
     const auto travel = [&](double element_bytes) {
       const double bytes = element_bytes * elements;
-      Moves moves = rates_.all_to_all(s_.ep, s_.etp, bytes, copies);
+      Moves moves = rates_.all_to_all(size, stride, bytes, copies);
       if (!plain) {  // what is longer than its bytes is waiting
-        const double flat = rates_.all_to_all(s_.ep, s_.etp, bytes, 1).total();
+        const double flat = rates_.all_to_all(size, stride, bytes, 1).total();
         const double seconds = rates_.exchange_seconds(
-            s_.ep, s_.etp, s_.exchange, {element_bytes * pair_elements, s_.imbalance},
+            size, stride, s_.exchange, {element_bytes * pair_elements, s_.imbalance},
             {&layer_.feed_forward, element_bytes * hidden_}, flat);
         moves.transfer = std::min(moves.transfer, seconds);
         moves.latency = seconds - moves.transfer;
       }
       Travel one = hidden_behind(moves, trainer_.hidden_exchange * moves.total());
-      one.needs = rates_.all_to_all_needs(s_.ep, s_.etp, bytes, copies, moves.transfer);
+      one.needs = rates_.all_to_all_needs(size, stride, bytes, copies, moves.transfer);
       return one;
     };
-    p_.dispatch = travel(trainer_.dispatch_element_bytes);
-    p_.combine = travel(kElement);
+    MixtureTravel m{.dispatch = travel(trainer_.dispatch_element_bytes),
+                    .combine = travel(kElement)};
     if (!plain)
-      p_.exchange_bytes = rates_.exchange_scratch(s_.ep, s_.etp, s_.exchange,
+      p_.exchange_bytes = rates_.exchange_scratch(size, stride, s_.exchange,
                                                   kElement * s_.imbalance * pair_elements,
                                                   {&layer_.feed_forward, kElement * hidden_});
-    const double exposed = p_.dispatch.exposed() + p_.combine.exposed();
-    p_.forward.exchange += exposed;
-    p_.backward.exchange += exposed;
-    if (s_.etp == 1) return;
-    p_.expert_tensor.moves = twice(rates_.all_gather(s_.etp, 1, kElement * received * hidden_));
-    p_.forward.tensor += p_.expert_tensor.moves.total();
-    p_.backward.tensor += p_.expert_tensor.moves.total();
+    // A gather and a reduce-scatter of the rows, or an all-reduce.
+    const Moves among = s_.etp > 1 && !r.is_fused
+                            ? rates_.all_gather(s_.etp, 1, kElement * r.received * hidden_)
+                            : Moves{};
+    m.expert_tensor.moves = twice(among);
+    if (r.output > 0) m.output.moves = rates_.all_gather(s_.tp, 1, kElement * r.output * hidden_);
+    p_.mixture_forward = p_.mixture_backward = m;
+    if (trainer_.schedules_mixtures) {
+      in_order(r, among, products.forward(), shared.forward(), p_.feed_forward.forward,
+               p_.mixture_forward);
+      std::swap(p_.mixture_backward.dispatch, p_.mixture_backward.combine);
+      const auto backward = [&](double all, double weights) {
+        return s_.splits_backward ? all - weights : all;
+      };
+      in_order(r, among, backward(products.backward(), products.weights()),
+               backward(shared.backward(), shared.weights()),
+               backward(p_.feed_forward.backward, p_.feed_forward.backward_weights),
+               p_.mixture_backward);
+      std::swap(p_.mixture_backward.dispatch, p_.mixture_backward.combine);
+    }
+    const auto expose = [](const MixtureTravel& pass, PassPrice& to) {
+      to.exchange += pass.exposed();
+      to.tensor += pass.expert_tensor.exposed() + pass.output.exposed();
+    };
+    expose(p_.mixture_forward, p_.forward);
+    expose(p_.mixture_backward, p_.backward);
+  }
+
+  // What of a pass's travels hides, `m.dispatch` being the first of its exchanges. What does behind
+  // compute runs beside parts of it; of what hides behind other travels those are shorter by it.
+  void in_order(const Routed& r, const Moves& among, double experts, double shared, double block,
+                MixtureTravel& m) const {
+    const int64_t n = s_.moe_chunks;
+    MixtureParts parts{.num_chunks = n,
+                       .there = m.dispatch.moves,
+                       .in = r.is_gathered ? among : Moves{},
+                       .sum = r.is_gathered ? among : twice(among),
+                       .back = m.combine.moves,
+                       .out = m.output.moves,
+                       .experts = experts / s_.compute_efficiency,
+                       .beside = shared / s_.compute_efficiency};
+    const auto share = [&](const Travel& exchange, int64_t ranks) {
+      const LevelNeeds ring = rates_.ring_needs(ranks, 1);
+      for (size_t l = 0; l < ring.part.size(); ++l)
+        if (exchange.needs.part[l] + ring.part[l] > kWholeLink) return true;
+      return false;
+    };
+    parts.is_one_link = (among.total() > 0 && share(m.dispatch, s_.etp)) ||
+                        (parts.out.total() > 0 && share(m.combine, s_.tp));
+    for (Travel* of : {&m.dispatch, &m.combine, &m.expert_tensor, &m.output})
+      of->moves = of_chunks(of->moves, n);
+    const double all = m.dispatch.moves.total() + m.combine.moves.total() +
+                       m.expert_tensor.moves.total() + m.output.moves.total();
+    double hidden = all + parts.experts + parts.beside - seconds_together(parts);
+    if (all <= 0 || hidden <= 0) return;
+    // Half of the block's compute at most runs beside each exchange.
+    const double most = block / s_.compute_efficiency / 2;
+    for (Travel* exchange : {&m.dispatch, &m.combine}) {
+      exchange->hidden = std::min({hidden, exchange->moves.total(), most});
+      hidden -= exchange->hidden;
+    }
+    for (Travel* of : {&m.output, &m.expert_tensor, &m.combine, &m.dispatch}) {
+      const double less = std::min(hidden, of->moves.total() - of->hidden);
+      hidden -= less;
+      const double of_transfer = std::min(less, of->moves.transfer);
+      of->moves.transfer -= of_transfer;
+      of->moves.latency = std::max(0.0, of->moves.latency - (less - of_transfer));
+    }
   }
 
   // Two norms, two residual additions; with old profiles dropout in each.
@@ -323,16 +426,14 @@ class LayerPricer {
     if (s_.tp == 1) return;
     const double bytes = kElement * s_.tokens * hidden_;
     const bool moe = layer_.feed_forward.is_moe();
-    const bool shared = layer_.feed_forward.shared_ffn > 0;
+    const bool shared = layer_.feed_forward.shared_ffn > 0 && !trainer_.schedules_mixtures;
     const double blocks = moe ? (shared ? 1.5 : 1) : 2;
     const double backward = s_.sequence_parallel && trainer_.gathers_twice ? 3 : 2;
-    const double outputs = moe && s_.moe_schedule == strategy::MoeSchedule::kParmS1 ? 1 : 0;
     const Moves one = rates_.all_gather(s_.tp, 1, bytes);  // an all-reduce is two of them
     const auto travel = [&](double times) {
-      const Moves moves{(times + outputs) * one.latency, (times + outputs) * one.transfer};
-      return hidden_behind(moves, trainer_.hidden_tensor * times * one.total());
+      const Moves moves{times * one.latency, times * one.transfer};
+      return hidden_behind(moves, trainer_.hidden_tensor * moves.total());
     };
-    p_.gathers_output = outputs / (2 * blocks + outputs);
     p_.tensor_forward = travel(2 * blocks);
     p_.tensor_backward = travel(backward * blocks);
     if (s_.sequence_parallel) {
@@ -351,7 +452,8 @@ class LayerPricer {
 
   void parameters() {
     const model::LayerParameters n = model::count_layer(model_, layer_);
-    const double divided = static_cast<double>(n.attention + n.shared_experts + n.dense_mlp) / tp_;
+    const double divided = static_cast<double>(n.attention + n.dense_mlp) / tp_ +
+                           static_cast<double>(n.shared_experts) / shared_ranks();
     p_.dense_parameters = divided + static_cast<double>(n.norms + n.router);
     p_.expert_parameters =
         static_cast<double>(n.routed_experts) / static_cast<double>(s_.ep * s_.etp);

@@ -7,9 +7,13 @@
 //   cp    tokens; keys and values travel in a ring behind the attention that they feed (Liu et al.
 //         2023)
 //   ep    routed experts; rows travel there and back. Under tp the tokens of a block are dealt to
-//         its ranks first; under Parm's S1 (no sequence parallelism) the block's output, and its
-//         input's gradient, is gathered
+//         its ranks first
 //   etp   each expert's matrices; rows are gathered and scattered among its ranks
+//
+// Where the trainer schedules its mixtures (TrainerProfile::schedules_mixtures), these are priced
+// as this Piper's programs run them (schedule/moe_layer/): without sequence parallelism every rank
+// of tp routes all tokens, unless their schedule divides tokens (Parm's S1) or rows (MoNTA, Parm's
+// S2) among them; shared experts are whole; exchanges travel beside what mixture_order.h says.
 //
 // Bytes follow what trainers with flash attention keep: input, normalised input, queries, keys,
 // values, attention's output; the same for the feed-forward; routed rows before each product
@@ -32,6 +36,10 @@ struct LayerShape {
   int64_t tp = 1, cp = 1, ep = 1, etp = 1;
   bool sequence_parallel = false;
   strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
+  int64_t moe_chunks = 1;
+  // Of what exchanges run beside; and whether gradients of weights are made apart from it.
+  double compute_efficiency = 1;
+  bool splits_backward = false;
   double capacity_factor = 0;
   double imbalance = 1;  // rows of the busiest rank / mean
   ExchangeForm exchange;
@@ -55,6 +63,14 @@ struct Travel {
   double exposed() const { return moves.total() - hidden; }
 };
 
+// What a mixture layer moves in a pass: rows to the experts and back, what the ranks that share an
+// expert gather and sum, and what tensor-parallel ranks that have divided tokens or rows among them
+// for this layer alone gather behind it.
+struct MixtureTravel {
+  Travel dispatch, combine, expert_tensor, output;
+  double exposed() const { return dispatch.exposed() + combine.exposed(); }
+};
+
 // Compute of one of a layer's two blocks, with its norm and its residual addition.
 struct BlockCompute {
   double forward = 0, backward = 0;
@@ -67,14 +83,12 @@ struct LayerPrice {
   double backward_weights = 0;  // the part of backward.compute that makes gradients of weights
   BlockCompute attention, feed_forward;  // add up to the compute above
   // What the exposed communication above is made of. `tensor`, `expert_tensor`: all gathers and
-  // scatters of a pass; the backward does both exchanges, and expert_tensor, again.
-  Travel tensor_forward, tensor_backward, expert_tensor, context_forward, context_backward;
-  Travel dispatch, combine;
+  // scatters of a pass. In the backward a combine's gradients go the way of the dispatch.
+  Travel tensor_forward, tensor_backward, context_forward, context_backward;
+  MixtureTravel mixture_forward, mixture_backward;
   // Of tensor_forward (backward): what arrives before the block computes; the rest leaves behind
   // it.
   double arrives_forward = 0, arrives_backward = 0;
-  // Of both, what gathers the output of a mixture layer (Parm's S1): nothing computes beside it.
-  double gathers_output = 0;
   double host_seconds = 0;  // forward and backward take no less
   // What is run again: core attention, all of attention, the feed-forward's products.
   double scores_forward = 0, attention_forward = 0, experts_forward = 0;

@@ -140,28 +140,45 @@ TEST_CASE("the backward gathers what the forward split: as long, but for Parm's 
   }
 }
 
-TEST_CASE("plain without tensor parallelism is the layer that the planner prices") {
+TEST_CASE("orders without chunks are the layers that the planner prices") {
   const model::Model model = model::load_model("mixtral-8x7b");
   const cluster::Cluster a800 = cluster::load_cluster("a800");
   const TrainerProfile trainer = load_trainer("piper");
   const Rates rates(a800, strategy::Precision::kBf16);
-  for (const int64_t etp : {1, 2, 4}) {
-    const LayerPrice layer = price_layer(model, model.layers.front(),
-                                         {.tokens = 4096, .sequence = 4096, .ep = 8, .etp = etp},
-                                         trainer, rates, strategy::Precision::kBf16);
-    const MoeSchedulePrice plain = prices(model.layers.front().feed_forward,
-                                          {.hidden = 4096,
-                                           .tokens = 4096,
-                                           .ep = 8,
-                                           .etp = etp,
-                                           .grouped_efficiency = trainer.grouped_efficiency})
-                                       .at("plain");
-    CHECK(plain.forward.exchange ==
-          near(layer.dispatch.moves.total() + layer.combine.moves.total()));
-    CHECK((plain.forward.gather > 0) == (etp > 1));
-    if (etp > 1) CHECK(plain.forward.gather == near(layer.expert_tensor.moves.total()));
-    CHECK(plain.forward.experts == near(layer.experts_forward));
-  }
+  using enum strategy::MoeSchedule;
+  for (const auto& [tp, etp] :
+       {std::pair<int64_t, int64_t>{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {4, 2}, {2, 4}})
+    for (const strategy::MoeSchedule schedule : {kPlain, kParmS1, kMontaO1}) {
+      if (tp == 1 && schedule != kPlain) continue;
+      // Piper gathers the rows of all ranks that share an expert, also those that are the same.
+      if (tp > 1 && etp > tp && schedule == kPlain) continue;
+      CAPTURE(tp);
+      CAPTURE(etp);
+      CAPTURE(strategy::name(schedule));
+      const LayerPrice layer = price_layer(model, model.layers.front(),
+                                           {.tokens = 4096,
+                                            .sequence = 4096,
+                                            .tp = tp,
+                                            .ep = 8,
+                                            .etp = etp,
+                                            .moe_schedule = schedule},
+                                           trainer, rates, strategy::Precision::kBf16);
+      const MoeSchedulePrice alone = prices(model.layers.front().feed_forward,
+                                            {.hidden = 4096,
+                                             .tokens = 4096,
+                                             .tp = tp,
+                                             .ep = 8,
+                                             .etp = etp,
+                                             .grouped_efficiency = trainer.grouped_efficiency})
+                                         .at(strategy::name(schedule));
+      for (const MixtureTravel* m : {&layer.mixture_forward, &layer.mixture_backward}) {
+        CHECK(alone.forward.exchange == near(m->dispatch.moves.total() + m->combine.moves.total()));
+        CHECK(alone.forward.exchange + alone.forward.gather ==
+              near(m->exposed() + m->expert_tensor.moves.total() + m->output.moves.total()));
+        CHECK(m->exposed() == near(alone.forward.exchange));
+      }
+      CHECK(alone.forward.experts == near(layer.experts_forward));
+    }
 }
 
 TEST_CASE("the cheapest, and by which terms") {

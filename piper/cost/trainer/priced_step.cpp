@@ -20,19 +20,30 @@ using schedule::Share;
 using strategy::Axis;
 
 schedule::ExecutionStyle style_of(const TrainerProfile& trainer) {
-  return {.splits_tensor = trainer.hidden_tensor > 0,
-          .splits_context = true,
-          .splits_exchange = trainer.hidden_exchange > 0,
-          .waits_for_sends = trainer.hidden_messages<
-              1, .in_order = true, .exchanges_counts = false, .mixture_is_one_segment = true,
-              .gathers_inputs_again = trainer.gathers_twice, .gathers_keys = false,
-              .reruns_whole_layers = true, .reruns_first = true, .has_mtp_modules = false,
-              .keeps_by_layer = true, .divides_ends_by_tokens = false, .states_in_slots = false,
-              .states_have_a_stream = true, .states_beside = trainer.hidden_gradients> 0,
-          .states_later = trainer.hidden_gradients < 1,
-          .keeps_weights_in_pipelines = trainer.keeps_weights_in_pipelines,
-          .copies_in_turn = false,
-          .updates_on_device = false};
+  schedule::ExecutionStyle style;
+  style.splits_tensor = trainer.hidden_tensor > 0;
+  style.splits_context = true;
+  style.splits_exchange = trainer.hidden_exchange > 0;
+  style.waits_for_sends = trainer.hidden_messages < 1;
+  style.in_order = true;
+  style.exchanges_counts = false;
+  style.mixture_is_one_segment = true;
+  style.deals_held_tokens = !trainer.schedules_mixtures;
+  style.gathers_inputs_again = trainer.gathers_twice;
+  style.gathers_keys = false;
+  style.reruns_whole_layers = true;
+  style.reruns_first = true;
+  style.has_mtp_modules = false;
+  style.keeps_by_layer = true;
+  style.divides_ends_by_tokens = false;
+  style.states_in_slots = false;
+  style.states_have_a_stream = true;
+  style.states_beside = trainer.hidden_gradients > 0;
+  style.states_later = trainer.hidden_gradients < 1;
+  style.keeps_weights_in_pipelines = trainer.keeps_weights_in_pipelines;
+  style.copies_in_turn = false;
+  style.updates_on_device = false;
+  return style;
 }
 
 namespace {
@@ -41,7 +52,7 @@ Moves part_of(const Moves& moves, double part) {
   return {part * moves.latency, part * moves.transfer};
 }
 
-// Whether a collective gathers the output of a mixture layer (Parm's S1).
+// Whether a collective gathers the output of a mixture layer (MixtureTravel::output).
 bool gathers_output(TaskKind kind, const strategy::Strategy& s) {
   return kind == TaskKind::kAllGather && !s.sequence_parallel;
 }
@@ -152,7 +163,7 @@ class StepPricer {
     TaskPrice price{.moves = moves(task, segment)};
     const Axis axis = schedule::axis_of(task.kind, segment.kind);
     if (task.kind == TaskKind::kAllToAll)
-      price.needs = exchange(segment).needs;
+      price.needs = exchange(segment, task.phase).needs;
     else if (axis != Axis::kWorld && axis != Axis::kEnds && axis != Axis::kRank)
       price.needs = estimator_.rates().ring_needs(layout_.size(axis), layout_.distance(axis));
     return price;
@@ -247,10 +258,9 @@ class StepPricer {
     const bool forward = phase == Phase::kForward || phase == Phase::kRecompute;
     double before = 0, behind = 0, beside = 0;
     if (segment.kind == SegmentKind::kExperts) {
-      const Travel &there = forward ? p.dispatch : p.combine,
-                   &back = forward ? p.combine : p.dispatch;
-      before = there.hidden;
-      behind = back.hidden;
+      const MixtureTravel& m = mixture(p, phase);
+      before = (forward ? m.dispatch : m.combine).hidden;
+      behind = (forward ? m.combine : m.dispatch).hidden;
     } else {
       const schedule::LayerProgram& of = program(segment.layer);
       const Travel& travel = forward ? p.tensor_forward : p.tensor_backward;
@@ -282,9 +292,13 @@ class StepPricer {
   }
 
   // --- communication ---
-  const Travel& exchange(const Segment& segment) const {
-    const LayerPrice& p = layer_price(segment.layer);
-    return segment.kind == SegmentKind::kGate ? p.dispatch : p.combine;
+  static const MixtureTravel& mixture(const LayerPrice& price, Phase phase) {
+    return phase == Phase::kForward || phase == Phase::kRecompute ? price.mixture_forward
+                                                                  : price.mixture_backward;
+  }
+  const Travel& exchange(const Segment& segment, Phase phase) const {
+    const MixtureTravel& m = mixture(layer_price(segment.layer), phase);
+    return segment.kind == SegmentKind::kGate ? m.dispatch : m.combine;
   }
 
   const schedule::LayerProgram& program(int32_t layer) const {
@@ -295,8 +309,13 @@ class StepPricer {
     return found->second;
   }
 
+  // A gather or a reduce-scatter, or an all-reduce, which is both.
+  static double of_expert_tensor(const Task& task) {
+    return task.kind == TaskKind::kAllReduce ? 1 : 0.5;
+  }
+
   Moves moves(const Task& task, const Segment& segment) const {
-    if (task.kind == TaskKind::kAllToAll) return exchange(segment).moves;
+    if (task.kind == TaskKind::kAllToAll) return exchange(segment, task.phase).moves;
     if (segment.kind == SegmentKind::kHostCopy)
       return {.latency = 0,
               .transfer = segment.layer < 0 ? stage(task.rank).optimizer_copy_seconds
@@ -307,14 +326,15 @@ class StepPricer {
     if (axis == Axis::kWorld || axis == Axis::kEnds) return {};
     const LayerPrice& p = layer_price(segment.layer);
     const bool forward = task.phase == Phase::kForward || task.phase == Phase::kRecompute;
-    if (axis == Axis::kExpertTensor) return part_of(p.expert_tensor.moves, 0.5);  // gather and sum
+    if (axis == Axis::kExpertTensor)
+      return part_of(mixture(p, task.phase).expert_tensor.moves, of_expert_tensor(task));
     if (axis == Axis::kContext) return (forward ? p.context_forward : p.context_backward).moves;
     const Moves& all = (forward ? p.tensor_forward : p.tensor_backward).moves;
-    if (gathers_output(task.kind, s_)) return part_of(all, p.gathers_output);
+    if (gathers_output(task.kind, s_)) return mixture(p, task.phase).output.moves;
     const schedule::LayerProgram& of = program(segment.layer);
     const double units = tensor_units(forward ? of.forward : of.backward, s_);
     const auto here = static_cast<double>(step_.graph.reads(task).size());
-    return part_of(all, (1 - p.gathers_output) * here / units);
+    return part_of(all, here / units);
   }
 
   Moves state_moves(const Task& task, const Segment& segment) const {

@@ -182,7 +182,7 @@ class TrainerEstimator::OverlapWalk {
       out.weights = std::max(0.0, hidden_ * back - weights) + (1 - hidden_) * back;
     }
     // Without an exchange there is no turn: one runs after the other.
-    if (pairs && p != nullptr && p->dispatch.moves.total() > 0)
+    if (pairs && p != nullptr && p->mixture_forward.dispatch.moves.total() > 0)
       out.pair_saves = out.forward + out.backward - pair_with(*p, in, back);
     return out;
   }

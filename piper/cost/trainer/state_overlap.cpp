@@ -34,10 +34,12 @@ void Beside::wait(double left) {
 
 void Beside::collective(const Travel& travel, const Together& speed) {
   const double all = travel.moves.total();
-  if (all <= 0) return;
-  const double shown = travel.exposed() / all;  // what hides runs beside computing
-  compute(shown * travel.moves.latency);
-  double seconds = shown * travel.moves.transfer;
+  if (all > 0) move(travel.moves, travel.exposed() / all, speed);
+}
+
+void Beside::move(const Moves& moves, double part, const Together& speed) {
+  compute(part * moves.latency);
+  double seconds = part * moves.transfer;
   const double both = std::min(seconds / speed.collective, queue_ / speed.queue);
   now_ += both;
   seconds -= both * speed.collective;
@@ -45,47 +47,61 @@ void Beside::collective(const Travel& travel, const Together& speed) {
   compute(std::max(0.0, seconds));
 }
 
-void Beside::exchange(const Travel& travel) {
-  collective(travel, queue_ > 0 ? together(travel.needs, needs_) : Together{});
+Together Beside::speed_of(const Travel& exchange) const {
+  return queue_ > 0 ? together(exchange.needs, needs_) : Together{};
+}
+
+void Beside::mixture(const MixtureTravel& m, const Travel& there, const Travel& back,
+                     double seconds) {
+  // What computes beside an exchange does so while that takes its part of the links.
+  const double rest = seconds - there.hidden - back.hidden;
+  if (there.moves.total() > 0) move(there.moves, 1, speed_of(there));
+  collective(m.expert_tensor, expert_tensor_);
+  compute(std::max(0.0, rest));
+  if (back.moves.total() > 0) move(back.moves, 1, speed_of(back));
+  now_ += std::min(0.0, rest);  // a trainer's stated part may hide more than there is
+  collective(m.output, tensor_);
 }
 
 void Beside::forward(const LayerPrice& p, double attention, double feed_forward) {
   collective(p.tensor_forward, tensor_);
   collective(p.context_forward, context_);
   compute(attention);
-  exchange(p.dispatch);
-  collective(p.expert_tensor, expert_tensor_);
-  compute(feed_forward);
-  exchange(p.combine);
+  const MixtureTravel& m = p.mixture_forward;
+  mixture(m, m.dispatch, m.combine, feed_forward);
 }
 
 void Beside::backward(const LayerPrice& p, double attention, double feed_forward) {
-  exchange(p.combine);
-  collective(p.expert_tensor, expert_tensor_);
-  compute(feed_forward);
-  exchange(p.dispatch);
+  const MixtureTravel& m = p.mixture_backward;
+  mixture(m, m.combine, m.dispatch, feed_forward);
   collective(p.tensor_backward, tensor_);
   collective(p.context_backward, context_);
   compute(attention);
 }
 
-void Beside::exchange_beside(const Travel& travel, double seconds) {
+void Beside::exchange_beside(const Travel& travel, double seconds, const Travel& output) {
   const double before = now_;
-  exchange(travel);
+  if (travel.moves.total() > 0) move(travel.moves, 1, speed_of(travel));
+  collective(output, tensor_);
   compute(std::max(0.0, seconds - (now_ - before)));
 }
 
 void Beside::pair(const LayerPrice& p, const PairCompute& seconds) {
+  const MixtureTravel &f = p.mixture_forward, &b = p.mixture_backward;
   collective(p.tensor_forward, tensor_);
   collective(p.context_forward, context_);
-  exchange_beside(p.combine, seconds.attention_forward);
-  collective(p.expert_tensor, expert_tensor_);
-  exchange_beside(p.dispatch, seconds.feed_forward_backward);
-  collective(p.expert_tensor, expert_tensor_);
-  exchange_beside(p.dispatch, seconds.feed_forward_forward);
+  exchange_beside(b.combine, seconds.attention_forward + b.combine.hidden);
+  collective(b.expert_tensor, expert_tensor_);
+  exchange_beside(f.dispatch, seconds.feed_forward_backward - b.combine.hidden - b.dispatch.hidden +
+                                  f.dispatch.hidden);
+  collective(f.expert_tensor, expert_tensor_);
+  exchange_beside(
+      b.dispatch,
+      seconds.feed_forward_forward - f.dispatch.hidden - f.combine.hidden + b.dispatch.hidden,
+      b.output);
   collective(p.tensor_backward, tensor_);
   collective(p.context_backward, context_);
-  exchange_beside(p.combine, seconds.attention_backward);
+  exchange_beside(f.combine, seconds.attention_backward + f.combine.hidden, f.output);
 }
 
 }  // namespace piper::cost

@@ -72,8 +72,13 @@ class Beside {
 
  private:
   void collective(const Travel& travel, const Together& speed);
-  void exchange(const Travel& travel);
-  void exchange_beside(const Travel& travel, double seconds);
+  // All of it that counts; how fast it and the queue then are.
+  void move(const Moves& moves, double part, const Together& speed);
+  Together speed_of(const Travel& exchange) const;
+  // The half of a layer that may be a mixture, with `seconds` of computing.
+  void mixture(const MixtureTravel& m, const Travel& there, const Travel& back, double seconds);
+  // And the gather behind it.
+  void exchange_beside(const Travel& travel, double seconds, const Travel& output = {});
   LevelNeeds needs_;  // of the queue
   Together tensor_, context_, expert_tensor_;
   double now_ = 0, queue_ = 0;

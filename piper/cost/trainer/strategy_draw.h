@@ -26,6 +26,7 @@ inline uint64_t seed_or(uint64_t usual) {
 struct DrawnFrom {
   std::vector<int64_t> tp, cp, dp, ep, micro_batch_sequences, num_micro_batches;
   bool micro_batches_times_pp = false;
+  bool moe_schedules = false;  // else plain
 };
 
 class StrategyDraw {
@@ -70,6 +71,9 @@ class StrategyDraw {
     s.num_micro_batches =
         (from_.micro_batches_times_pp ? s.mesh.pp : 1) * one_of(from_.num_micro_batches);
     s.global_batch_sequences = s.mesh.dp * s.micro_batch_sequences * s.num_micro_batches;
+    if (!from_.moe_schedules) return s;
+    s.moe_schedule = traits(one_in(strategy::kMoeSchedules)).nearest;
+    if (strategy::has_chunks(s.moe_schedule)) s.moe_chunks = one_of<int64_t>({2, 3, 4, 8, 32});
     return s;
   }
 
@@ -80,11 +84,11 @@ class StrategyDraw {
 inline std::string words(const strategy::Strategy& s) {
   return fmt::format(
       "{} pp {} vpp {} tp {}{} cp {} ep {} etp {} dp {} zero {} recompute {} offload {} {} "
-      "micro-batch {} x {}",
+      "micro-batch {} x {} {} x {}",
       strategy::name(s.schedule), s.mesh.pp, s.mesh.vpp, s.mesh.tp,
       s.sequence_parallel ? " sp" : "", s.mesh.cp, s.mesh.ep, s.mesh.etp, s.mesh.dp, s.zero,
       strategy::name(s.recompute), strategy::name(s.offload), strategy::name(s.placement),
-      s.num_micro_batches, s.micro_batch_sequences);
+      s.num_micro_batches, s.micro_batch_sequences, strategy::name(s.moe_schedule), s.moe_chunks);
 }
 
 }  // namespace piper::cost::example

@@ -50,6 +50,7 @@ TrainerEstimator::TrainerEstimator(const model::Model& model, const cluster::Clu
       layers_of_type_.push_back(0);
     }
     ++layers_of_type_[type];
+    has_shared_ |= l.feed_forward.is_moe() && l.feed_forward.has_shared();
     type_.push_back(type);
   }
 }
@@ -58,7 +59,9 @@ TrainerEstimator::~TrainerEstimator() = default;
 
 void TrainerEstimator::set_compute_efficiency(double efficiency) {
   efficiency_ = efficiency;
-  for (const auto& [key, prices] : known_) fill_pairs(*prices);
+  known_.clear();
+  last_ = nullptr;
+  *sums_ = {};
 }
 
 void TrainerEstimator::require_priced(const Strategy& s) const {
@@ -67,21 +70,33 @@ void TrainerEstimator::require_priced(const Strategy& s) const {
         "'redundant_experts' is {}: copies of experts have a price where piper runs on a machine "
         "that piper profile has measured, not by the profile of trainer {} on {}; allowed: 0",
         s.redundant_experts, trainer_.name, cluster_.name));
-  const bool is_divided = strategy::divides_rows(s);
-  if (strategy::num_moe_chunks(s) == 1 && !is_divided) return;
-  throw InvalidInput(fmt::format(
-      "'moe_schedule' is {}: {} of a mixture layer have a price where piper runs on a machine "
-      "that piper profile has measured, not by the profile of trainer {} on {}; allowed: plain{}",
-      strategy::name(s.moe_schedule), is_divided ? "divided rows" : "chunks", trainer_.name,
-      cluster_.name, is_divided ? " and parm-s1" : ""));
+  if (trainer_.schedules_mixtures || s.moe_schedule == strategy::MoeSchedule::kPlain) return;
+  throw InvalidInput(
+      fmt::format("'moe_schedule' is {}: trainer {} does not run it; allowed: plain, or the "
+                  "trainer piper",
+                  strategy::name(s.moe_schedule), trainer_.name));
 }
 
 const TrainerEstimator::Prices& TrainerEstimator::prices(const Strategy& s, double imbalance) {
   require_priced(s);
   // No expert takes more than its capacity, however many choose it.
   if (s.capacity.is_limited()) imbalance = std::min(imbalance, std::max(1.0, s.capacity.factor));
-  const Key key{s.micro_batch_sequences, s.mesh.tp,      s.mesh.cp,         s.mesh.ep, s.mesh.etp,
-                s.sequence_parallel,     s.moe_schedule, s.capacity.factor, imbalance, s.all_to_all,
+  const int64_t chunks = strategy::num_moe_chunks(s);
+  // What runs beside exchanges may then be less.
+  const bool splits = trainer_.schedules_mixtures && strategy::splits_backward(s.schedule) &&
+                      (chunks > 1 || has_shared_);
+  const Key key{s.micro_batch_sequences,
+                s.mesh.tp,
+                s.mesh.cp,
+                s.mesh.ep,
+                s.mesh.etp,
+                s.sequence_parallel,
+                splits,
+                s.moe_schedule,
+                chunks,
+                s.capacity.factor,
+                imbalance,
+                s.all_to_all,
                 s.all_to_all_chunk_bytes};
   if (last_ != nullptr && key == last_key_) return *last_;
   std::unique_ptr<Prices>& found = known_[key];
@@ -96,6 +111,9 @@ const TrainerEstimator::Prices& TrainerEstimator::prices(const Strategy& s, doub
                            .etp = s.mesh.etp,
                            .sequence_parallel = s.sequence_parallel,
                            .moe_schedule = s.moe_schedule,
+                           .moe_chunks = chunks,
+                           .compute_efficiency = efficiency_,
+                           .splits_backward = splits,
                            .capacity_factor = s.capacity.factor,
                            .imbalance = imbalance,
                            .exchange = form_of(s)};

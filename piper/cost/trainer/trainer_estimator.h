@@ -150,7 +150,8 @@ class TrainerEstimator : public Estimator {
                                              bool copies);
   // Where no rows are exchanged, the two of a pair take no turns.
   static bool takes_turns_in_pairs(const strategy::Strategy& s) {
-    return s.schedule == strategy::PipelineSchedule::kDualPipeV && s.mesh.ep > 1;
+    return s.schedule == strategy::PipelineSchedule::kDualPipeV &&
+           (s.mesh.ep > 1 || strategy::fuses_exchange(s));
   }
   // Whether what is computed again stays until a weights' part of its own.
   static bool keeps_recomputed(const strategy::Strategy& s) {
@@ -192,8 +193,10 @@ class TrainerEstimator : public Estimator {
   double efficiency_;
   std::vector<size_t> type_;                              // of each layer
   std::vector<int64_t> representative_, layers_of_type_;  // of each type
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, strategy::MoeSchedule,
-                         double, double, strategy::AllToAll, int64_t>;
+  bool has_shared_ = false;                               // experts, in some layer
+  using Key =
+      std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool, strategy::MoeSchedule,
+                 int64_t, double, double, strategy::AllToAll, int64_t>;
   std::map<Key, std::unique_ptr<Prices>> known_;
   const Prices* last_ = nullptr;
   Key last_key_{};

@@ -26,7 +26,8 @@ const example::DrawnFrom kDrawnFrom{.tp = {1, 2, 4},
                                     .dp = {1, 2, 4, 8},
                                     .ep = {1, 2, 4, 8},
                                     .micro_batch_sequences = {1, 2, 3},
-                                    .num_micro_batches = {1, 2, 7, 16, 32}};
+                                    .num_micro_batches = {1, 2, 7, 16, 32},
+                                    .moe_schedules = true};
 
 // Mixtral on H100 nodes under the default trainer: a model with experts that every axis divides.
 struct World {

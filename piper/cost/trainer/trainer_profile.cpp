@@ -148,6 +148,7 @@ void read_time(ObjectReader& reader, TrainerProfile& s) {
   s.hidden_exchange = reader.number("hidden_exchange", 0, 1, s.hidden_exchange);
   s.deduplicates_rows = reader.boolean("deduplicates_rows", s.deduplicates_rows);
   s.chooses_exchange = reader.boolean("chooses_exchange", s.chooses_exchange);
+  s.schedules_mixtures = reader.boolean("schedules_mixtures", s.schedules_mixtures);
   s.dispatch_element_bytes =
       reader.number("dispatch_element_bytes", 1, 4, s.dispatch_element_bytes);
   s.gathers_twice = reader.boolean("gathers_twice", s.gathers_twice);

@@ -130,6 +130,9 @@ struct TrainerProfile {
   bool deduplicates_rows =
       false;  // a row for several experts of a node crosses once: with the flat exchange
   bool chooses_exchange = false;  // runs any of strategy::kEveryAllToAll: the search picks one
+  // Runs every schedule of a mixture layer that strategy::runs(), as this Piper does: the search
+  // picks one.
+  bool schedules_mixtures = false;
   // Of a row on its way to the experts, and of its gradient on the way back; below 2 it travels as
   // FP8 with scales, and is converted before it leaves instead of where it arrives.
   double dispatch_element_bytes = 2;

@@ -81,9 +81,10 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
   if (kind.exchanges) {
     returned = p.slot(kReturned, kExperts);
     exchange(f, kind, kExperts, Share::kBehind, {expert_rows, routing}, {returned});
-    f.turn();
   }
-  if (!one) returned = gather_divided_rows(p, f, kind, kReturned, returned, routing);
+  returned = one ? gather_behind_segment(p, f, kind, kHidden, returned)
+                 : gather_divided_rows(p, f, kind, kReturned, returned, routing);
+  if (kind.exchanges) f.turn();
   p.output = returned;
   if (!one) {
     p.output = p.slot(kHidden, kMerge);
@@ -129,9 +130,10 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
     g_rows = p.slot(kRowsGradient, kGate);
     exchange(b, kind, kGate, Share::kBehind, {g_received, routing},
              {g_rows, sums && !one ? g_routing : LayerSlot::none()});
-    b.turn();
   }
-  if (!one) g_rows = gather_divided_rows(p, b, kind, kRowsGradient, g_rows, routing);
+  g_rows = one ? gather_behind_segment(p, b, kind, kHiddenGradient, g_rows)
+               : gather_divided_rows(p, b, kind, kRowsGradient, g_rows, routing);
+  if (kind.exchanges) b.turn();
   b.run_again(kAttention);
   if (one) return g_rows;
   const LayerSlot g_x1 = p.slot(kHiddenGradient, kGate);

@@ -1,0 +1,35 @@
+// How long the parts of a mixture layer's pass take together, as this Piper's programs order them
+// (schedule/moe_layer/): in one piece, or in chunks of a rank's tokens.
+//
+//   exchange       there 1 | there 2 | ...            | back 1 | back 2 | ...
+//   collectives            | in 1    | in 2 ...   sum 1 | sum 2 ...     | out 1 | out 2 ...
+//   compute        beside  | experts 1 | experts 2 | ...
+//
+// A chunk's parts follow one another; each of the three does one thing at a time. What starts up
+// costs every chunk as much as it costs the whole. Pure functions, thread-safe.
+#pragma once
+
+#include <piper/cost/gradient_reduction_overlap.h>
+
+#include <cstdint>
+
+namespace piper::cost {
+
+// Seconds of each part alone, of all chunks together: `transfer` of a collective is divided among
+// the chunks, its `latency` is that of each. `experts` counts what smaller products cost.
+struct MixtureParts {
+  int64_t num_chunks = 1;
+  Moves there, in, sum, back, out;
+  double experts = 0;
+  double beside = 0;  // of compute that needs nothing of these: shared experts
+  // Whether exchanges and the other collectives need the whole of the same link.
+  bool is_one_link = false;
+};
+
+// Of all chunks, one after the other.
+Moves of_chunks(const Moves& whole, int64_t num_chunks);
+
+// From the first dispatch until the last rows are there.
+double seconds_together(const MixtureParts& parts);
+
+}  // namespace piper::cost
