@@ -70,6 +70,17 @@ def check_export_of_a_file():
         assert "neither a strategy file nor --model" in piper("export", "--to", "megatron", code=2)
 
 
+def check_schedule_of_mixtures():
+    """A described machine is asked like a measured one: any schedule that this Piper runs, and no other trainer's."""
+    ask = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", 16]
+    kept = json.loads(piper(*ask, "--tp", 2, "--moe-schedule", "parm-s1", "--json"))["strategies"]
+    assert kept and all(s["moe_schedule"] == "parm-s1" and not s.get("sequence_parallel") for s in kept), kept
+    open_mfu, plain_mfu = (json.loads(piper(*ask, *more, "--json"))["strategies"][0]["predicted"]["mfu"] for more in ([], ["--moe-schedule", "plain"]))
+    assert open_mfu >= plain_mfu, (open_mfu, plain_mfu)
+    refused = piper(*ask, "--trainer", "megatron-core", "--moe-schedule", "chunked", code=2)
+    assert "trainer megatron-core runs mixture layers in one piece" in refused and refused.count("\n") == 1, refused
+
+
 def check_memory_is_said():
     """A strategy that does not fit is priced all the same, and said not to fit, whoever prices it."""
     axes = [*MODEL, "--ep", 8, "--dp", 8]
@@ -148,6 +159,7 @@ def main():
     check_capacity()
     check_ignored_keys()
     check_export_of_a_file()
+    check_schedule_of_mixtures()
     check_memory_is_said()
     check_threads()
     check_rows_are_whole()

@@ -115,12 +115,6 @@ PlanQuestion question_of(const Flags& flags) {
       .num_threads = flags.threads};
   if (asked.fixed.reduction && !asked.fixed.runnable && asked.cluster.kind == "gpu")
     throw InvalidInput("--reduction is chosen for what this Piper trains; add --runnable");
-  if ((asked.fixed.moe_schedule || asked.fixed.moe_chunks) && asked.cluster.kind == "gpu")
-    throw InvalidInput(
-        fmt::format("--moe-schedule and --moe-chunks are chosen where this Piper's own costs are "
-                    "known (a file of "
-                    "`piper profile`); on {} `piper moe` compares schedules of one layer",
-                    asked.cluster.name));
   return {.asked = std::move(asked),
           .trainer = flags.trainer,
           .top = flags.top > 0 ? flags.top : 10,

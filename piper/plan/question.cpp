@@ -125,6 +125,14 @@ class Settling {
           "--trainer is {}: cluster {} is priced as this Piper runs it, which trains on "
           "its CPUs; allowed there: piper",
           trainer_.name, q_.cluster.name));
+    const bool asks_for_schedule = r.fixed.moe_schedule.value_or(strategy::MoeSchedule::kPlain) !=
+                                       strategy::MoeSchedule::kPlain ||
+                                   r.fixed.moe_chunks.value_or(1) > 1;
+    if (asks_for_schedule && !r.schedules_mixtures())
+      problems.push_back(fmt::format(
+          "--moe-schedule and --moe-chunks: trainer {} runs mixture layers in one piece; allowed "
+          "with it: plain; others with --trainer piper",
+          trainer_.name));
     if (r.fixed.runnable && !strategy::runs(r.precision))
       problems.push_back(
           fmt::format("--precision is {}: this Piper trains in fp32, bf16 and fp64{}",
