@@ -38,8 +38,6 @@ class Shapes {
       for (const int64_t cp : divisors(r_.num_devices / tp)) {
         if (cp > kMostContext || !wanted(r_.fixed.cp, cp)) continue;
         if (cp > 1 && (r_.sequence % (2 * cp) != 0 || r_.sequence / cp < 512)) continue;
-        // Of what this Piper trains, where it is asked for.
-        if (cp > 1 && r_.fixed.runnable && !r_.fixed.cp) continue;
         for (const int64_t pp : divisors(r_.num_devices / (tp * cp))) {
           if (pp > m.num_layers() || !wanted(r_.fixed.pp, pp)) continue;
           const int64_t dp = r_.num_devices / (tp * cp * pp);
