@@ -112,6 +112,7 @@ TEST_CASE("fixed axes are kept, and free ones searched") {
                           .ep = 8,
                           .etp = 1,
                           .tp = 1,
+                          .cp = 1,
                           .micro_batch_sequences = 1,
                           .schedule = strategy::PipelineSchedule::kGPipe,
                           .recompute = strategy::Recompute::kFull,
