@@ -176,8 +176,8 @@ class Visit {
       if (!tries_zero(r_, s, s.zero)) continue;
       fits_ = false;
       for (const Offload offload : strategy::kOffloads) {
-        // What this Piper runs is never faster with more of it on the host, and its memory is dear
-        // to find (every task is walked).
+        // Copies to the host only add time, and each such strategy costs a walk over all its tasks:
+        // none is tried beside one that fits with less on the host.
         if (r_.has_exact_costs() && fits_) break;
         if (!tries_offload(r_, s, offload)) continue;
         s.offload = offload;

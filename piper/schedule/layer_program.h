@@ -61,8 +61,9 @@ class LayerPass {
   // The same in a group that does not follow from the segment.
   void collective_of(strategy::Axis group, graph::TaskKind kind, SegmentKind segment,
                      const LayerSlotList& reads, const LayerSlotList& writes);
-  // Gathers keys and values as the forward has, unless attention runs again in this backward; behind
-  // what was computed before, since nothing that it reads is new.
+  // Gathers keys and values as the forward has, unless attention runs again in this backward. It
+  // waits for the compute before it: it reads nothing that the backward makes, and would begin too
+  // early.
   void gather_keys_again(const LayerSlotList& reads, const LayerSlotList& writes);
   void run_again(SegmentKind segment);
   // Here another micro-batch may take its turn: what follows waits for an exchange.

@@ -23,8 +23,9 @@ Flight exposed(const Travel& travel, double part, const LevelNeeds& needs) {
   return flight_of(travel, all > 0 ? part * travel.exposed() / all : 0, needs);
 }
 
-// Time of one rank, with what is on its way: of each micro-batch one collective after the other. They
-// begin in the order in which they were posted, so that one that waits holds up those behind it.
+// Time of one rank, with what is on its way: of each micro-batch one collective after the other.
+// They begin in the order in which they were posted, so that one that waits holds up those behind
+// it.
 class Turns {
  public:
   enum Which : uint8_t { kForward, kBackward, kOther, kNumFlights };

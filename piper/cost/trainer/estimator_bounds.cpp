@@ -20,8 +20,8 @@ constexpr size_t kMostImbalances = 256;
 
 }  // namespace
 
-// Of the schedules of a mixture layer Parm's S1 computes least where ranks hold the same tokens; what
-// a mixture moves, another schedule may hide.
+// Where ranks hold the same tokens, Parm's S1 is the schedule of a mixture layer that computes
+// least. What one schedule of a mixture exposes of its collectives, another may hide.
 double TrainerEstimator::bound(const Strategy& strategy, double imbalance) {
   Strategy s = strategy;
   if (trainer_.schedules_mixtures && s.mesh.tp > 1 && !s.sequence_parallel)

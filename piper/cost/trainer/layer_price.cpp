@@ -239,8 +239,9 @@ class LayerPricer {
         p_.backward_bytes, kElement * s_.tokens * (ffn * (f.num_matrices == 3 ? 3 : 2) + hidden_));
   }
 
-  // Who routes and sends what of a mixture layer: tokens and rows of one rank.
-  struct Routed {
+  // What one rank routes and sends of a mixture layer. A strategy's own words for it are
+  // strategy::repeats_rows(), divides_rows(), fuses_exchange() and gathers_expert_rows().
+  struct MixtureRows {
     double tokens = 0;    // that the rank routes
     double rows = 0;      // of those: gate, merge
     double sent = 0;      // of those, by this rank
@@ -251,14 +252,14 @@ class LayerPricer {
     double output = 0;  // tokens or rows of a whole tp group that are gathered behind the layer
     Group exchange;
   };
-  Routed routed() const {
+  MixtureRows mixture_rows() const {
     const auto k = static_cast<double>(layer_.feed_forward.top_k);
     const auto etp = static_cast<double>(s_.etp);
     const double rows_of_token = s_.capacity_factor > 0 ? k * std::min(1.0, s_.capacity_factor) : k;
     const bool holds = trainer_.schedules_mixtures && s_.tp > 1 && !s_.sequence_parallel;
     const bool repeats = holds && s_.moe_schedule != strategy::MoeSchedule::kParmS1;
     const bool divides = repeats && traits(s_.moe_schedule).divides_rows;
-    Routed r{.tokens = repeats ? s_.tokens : s_.tokens / tp_};
+    MixtureRows r{.tokens = repeats ? s_.tokens : s_.tokens / tp_};
     r.rows = r.tokens * rows_of_token;
     r.sent = divides ? r.rows / tp_ : r.rows;
     r.is_fused = s_.etp > 1 && traits(s_.moe_schedule).fuses_exchange;
@@ -274,7 +275,7 @@ class LayerPricer {
     const model::FeedForward& f = layer_.feed_forward;
     const auto experts = static_cast<double>(f.num_experts);
     const auto etp = static_cast<double>(s_.etp), ffn = static_cast<double>(f.ffn);
-    const Routed r = routed();
+    const MixtureRows r = mixture_rows();
     const double local = experts / static_cast<double>(s_.ep);
     const auto chunks = static_cast<double>(s_.moe_chunks);
     LayerPass routing(rates_, precision_);
@@ -311,7 +312,7 @@ class LayerPricer {
   // Ranks that divide the matrices of shared experts.
   double shared_ranks() const { return trainer_.schedules_mixtures ? 1 : tp_; }
 
-  void exchange(const Routed& r, const LayerPass& products, const LayerPass& shared) {
+  void exchange(const MixtureRows& r, const LayerPass& products, const LayerPass& shared) {
     const double elements =
         r.sent * hidden_ * s_.imbalance * (r.is_fused ? static_cast<double>(s_.etp) : 1);
     const bool plain = is_plain(s_.exchange.algorithm);
@@ -371,8 +372,8 @@ class LayerPricer {
 
   // What of a pass's travels hides, `m.dispatch` being the first of its exchanges. What does behind
   // compute runs beside parts of it; of what hides behind other travels those are shorter by it.
-  void in_order(const Routed& r, const Moves& among, double experts, double shared, double block,
-                MixtureTravel& m) const {
+  void in_order(const MixtureRows& r, const Moves& among, double experts, double shared,
+                double block, MixtureTravel& m) const {
     const int64_t n = s_.moe_chunks;
     MixtureParts parts{.num_chunks = n,
                        .there = m.dispatch.moves,

@@ -25,8 +25,8 @@ namespace piper::schedule {
 LayerSlot gather_divided_rows(LayerProgram& program, LayerPass& pass, const LayerKind& kind,
                               SlotKind slot, LayerSlot rows, LayerSlot routing);
 
-// The same of a mixture that is one segment (ExecutionStyle::mixture_is_one_segment): behind it, of
-// what it leaves, whether rows or tokens (Parm's S1) are divided.
+// The same where a mixture is one segment (ExecutionStyle::mixture_is_one_segment): its ranks
+// gather the segment's output, whether they divide rows or tokens (Parm's S1).
 LayerSlot gather_behind_segment(LayerProgram& program, LayerPass& pass, const LayerKind& kind,
                                 SlotKind slot, LayerSlot own);
 
