@@ -56,6 +56,7 @@ std::vector<std::string> axes_given(const StrategyFlags& f) {
   note("--all-to-all", !f.all_to_all.empty());
   note("--all-to-all-chunk", f.all_to_all_chunk_bytes.has_value());
   note("--reduction", !f.reduction.empty());
+  note("--context-exchange", !f.context_exchange.empty());
   note("--moe-schedule", !f.moe_schedule.empty());
   note("--moe-chunks", f.moe_chunks.has_value());
   note("--redundant-experts", f.redundant_experts.has_value());
@@ -138,6 +139,7 @@ std::string in_flags(std::string line) {
       {"'global_batch_sequences'", "--global-batch"},
       {"'sequence'", "--sequence"},
       {"'capacity_factor'", "--capacity-factor"},
+      {"'context_exchange'", "--context-exchange"},
       {"'moe_schedule'", "--moe-schedule"},
       {"'moe_chunks'", "--moe-chunks"},
       {"'redundant_experts'", "--redundant-experts"},
@@ -179,6 +181,9 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   s.all_to_all_chunk_bytes = f.all_to_all_chunk_bytes.value_or(0);
   if (!f.reduction.empty())
     s.reduction = parse_word<strategy::Reduction>("--reduction", f.reduction);
+  if (!f.context_exchange.empty())
+    s.context_exchange =
+        parse_word<strategy::ContextExchange>("--context-exchange", f.context_exchange);
   if (!f.moe_schedule.empty())
     s.moe_schedule = parse_word<strategy::MoeSchedule>("--moe-schedule", f.moe_schedule);
   s.moe_chunks = f.moe_chunks.value_or(1);
@@ -254,6 +259,9 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   command.add_option(
       "--reduction", f.reduction,
       "how gradients are summed: direct, or hierarchical, inside nodes first (direct)");
+  command.add_option("--context-exchange", f.context_exchange,
+                     "how ranks that share a sequence come to each other's keys and values: "
+                     "gather, in front of attention, or ring, beside it (gather)");
   command.add_option(
       "--moe-schedule", f.moe_schedule,
       "order of a mixture layer: plain; chunked, where the rows of one chunk of tokens travel "

@@ -100,7 +100,7 @@ SegmentBytes latent_bytes(const model::Model& model, const model::Attention& a,
 }
 
 // Of attention whose ranks share a sequence (context parallelism), in elements; beside
-// attention.cpp and latent_attention.cpp. n ranks.
+// attention.cpp and latent_attention.cpp. What "all" ranks have is one rank's on a ring.
 struct ContextSizes {
   int64_t x, queries, keys, sums;  // of own tokens
   int64_t normed;                  // keys before their norm, and what latent queries are made from
@@ -115,7 +115,8 @@ struct ContextSizes {
 
 ContextSizes context_sizes(const model::Model& model, const model::Attention& a,
                            const SegmentWork& work) {
-  const int64_t tokens = work.all_tokens(), all = tokens * work.by.context, e = work.element_bytes;
+  const int64_t tokens = work.all_tokens(), e = work.element_bytes,
+                all = work.by.is_ring ? tokens : tokens * work.by.context;
   const model::LatentAttention& l = a.latent;
   const bool is_latent = a.kind == model::AttentionKind::kLatent;
   const int64_t head = is_latent ? l.nope_head_dim + l.rope_head_dim : a.head_dim;
@@ -129,7 +130,8 @@ ContextSizes context_sizes(const model::Model& model, const model::Attention& a,
                  .all_keys = all * width,
                  .expanded = all * width,
                  .gradients = all * width,
-                 .flash = flash_scratch(part, work.sequence - part, head, e)};
+                 .flash = work.by.is_ring ? flash_scratch(2 * part, 2 * part, head, e)
+                                          : flash_scratch(part, work.sequence - part, head, e)};
   if (!is_latent) return s;
   s.is_latent = true;
   s.normed = tokens * l.query_rank;
@@ -199,8 +201,51 @@ SegmentBytes context_attention_bytes(const model::Model& model, const model::Att
           .weights_transient = e * std::max<int64_t>(0, s.latent - s.out) + products};
 }
 
+// What follows the steps of a ring: the outputs' projection alone.
+SegmentBytes ring_attention_bytes(const model::Model& model, const model::Attention& a,
+                                  const SegmentWork& work) {
+  const int64_t products = product_bytes(work.element_bytes, model.hidden,
+                                         std::max(model.hidden, a.output_width()));
+  return {.forward_transient = products,
+          .backward_transient = products,
+          .input_transient = products,
+          .weights_transient = products};
+}
+
+// A step with another rank's keys: half of the queries meet all of them, or all half of them.
+SegmentBytes ring_step_bytes(const model::Model& model, const model::Attention& a,
+                             const SegmentWork& work) {
+  const ContextSizes s = context_sizes(model, a, work);
+  const int64_t e = work.element_bytes, main = main_element_bytes(e), q = s.queries;
+  const bool pads = s.out != q, is_narrow = main != e;
+  const int64_t products =
+      s.is_latent ? product_bytes(e, a.latent.key_value_rank, a.output_width()) : 0;
+  // Keys and values out of latents, and what the kernel reads of them.
+  const int64_t making =
+      s.is_latent ? s.made + std::max(s.latent, s.expanded - (pads ? 0 : s.made)) : 0;
+  const int64_t read = s.is_latent ? s.expanded : 0;
+  // Outputs of the kernel (as wide as queries) beside those put together; of half of the queries a
+  // copy of these in the main type, too.
+  const int64_t outputs = main * s.out + e * s.sums;
+  const int64_t beside = pads ? e * q : is_narrow ? std::max(e * q, (e + main) * q / 2) : e * q / 2;
+  const int64_t forward = std::max({e * making + products, e * (read + q + s.sums) + s.flash.forward,
+                                    outputs + beside + 3 * e * s.sums});
+  // Gradient of the output and the output, wide; gradients of all keys, and of half of the queries
+  // beside the sum; the kernel wants parts of several sequences in one piece.
+  const int64_t wide = (pads ? 2 * q : 0) + (work.sequences > 1 ? 3 * q / 2 : 0);
+  const int64_t kernel = e * (wide + read + q + s.gradients) + s.flash.backward;
+  const int64_t later = s.is_latent ? e * (q + s.gradients + s.made + s.latent + 2 * s.keys) + products
+                                    : e * (q + s.gradients + 2 * s.keys);
+  const int64_t sum = e * (q / 2 + q + s.gradients + (s.is_latent ? 2 : 1) * s.keys);
+  const int64_t backward = std::max({kernel, later, sum, e * (wide + making) + products});
+  return {.forward_transient = std::max<int64_t>(0, forward - outputs),
+          .backward_transient = std::max<int64_t>(0, backward - e * (q + s.keys)),
+          .input_transient = std::max<int64_t>(0, backward - e * (q + s.keys))};
+}
+
 SegmentBytes attention_bytes(const model::Model& model, const model::Attention& a,
                              const SegmentWork& work) {
+  if (work.by.is_ring) return ring_attention_bytes(model, a, work);
   if (work.by.context > 1) return context_attention_bytes(model, a, work);
   if (a.kind == model::AttentionKind::kLatent) return latent_bytes(model, a, work);
   const int64_t tokens = work.all_tokens(), e = work.element_bytes;
@@ -465,6 +510,7 @@ int64_t key_value_width(const model::Attention& attention, int64_t tensor_ranks)
 
 Division division_of(const strategy::Strategy& s) {
   return {.context = s.mesh.cp,
+          .is_ring = strategy::has_ring(s),
           .tensor = s.mesh.tp,
           .tokens = strategy::ranks_per_token_set(s),
           .routed = strategy::ranks_per_routed_token_set(s),
@@ -484,6 +530,9 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
           model, model::share_of(layer_of(model, segment).attention, work.by.tensor), work);
     case SegmentKind::kProjection:
       return projection_bytes(
+          model, model::share_of(layer_of(model, segment).attention, work.by.tensor), work);
+    case SegmentKind::kRingStep:
+      return ring_step_bytes(
           model, model::share_of(layer_of(model, segment).attention, work.by.tensor), work);
     case SegmentKind::kDenseMlp:
       return dense_bytes(model, layer_of(model, segment).feed_forward, work);
@@ -600,9 +649,25 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
     case SlotKind::kKeysAndValuesGradient: {
       const bool is_gradient = slot.kind == SlotKind::kKeysAndValuesGradient;
       const bool is_of_all =
+          !work.by.is_ring &&
           slot.segment.kind == (is_gradient ? SegmentKind::kAttention : SegmentKind::kContext);
       return work.all_tokens() * (is_of_all ? work.by.context : 1) * work.element_bytes *
              key_value_width(layer_of(model, slot.segment).attention, work.by.tensor);
+    }
+    case SlotKind::kAttended:
+    case SlotKind::kAttendedGradient: {
+      const model::Attention a =
+          model::share_of(layer_of(model, slot.segment).attention, work.by.tensor);
+      const int64_t main = main_element_bytes(work.element_bytes),
+                    width = a.kind == model::AttentionKind::kLatent
+                                ? a.num_heads * a.latent.value_head_dim
+                                : a.output_width();
+      const bool has_sums = slot.kind == SlotKind::kAttended;
+      return work.all_tokens() *
+             (width * (has_sums && slot.segment.kind == SegmentKind::kRingStep
+                           ? main
+                           : work.element_bytes) +
+              (has_sums ? a.num_heads * main : 0));
     }
     case SlotKind::kGathered:
     case SlotKind::kPartial:

@@ -22,6 +22,7 @@ struct ExpertsOfSize {
 // Over how many ranks a layer's matrices and a micro-batch's tokens are divided.
 struct Division {
   int64_t context = 1;  // a sequence: of all tokens
+  bool is_ring = false;  // those ranks' keys and values pass round a ring (strategy::has_ring)
   int64_t tensor = 1;   // matrices of attention and dense nets; the head's tokens
   int64_t tokens = 1;   // tokens between the blocks: as many, or all ranks of `tensor` hold all
   int64_t routed = 1;   // tokens of a mixture layer: gate, shared experts, merge

@@ -321,6 +321,16 @@ double point_to_point_seconds(const cluster::Cluster& cluster, int64_t from, int
   return seconds_of(cluster, traffic);
 }
 
+double ring_hop_seconds(const cluster::Cluster& cluster, const Group& group, double bytes) {
+  if (group.size == 1) return 0;
+  const auto others = static_cast<double>(group.size - 1);
+  double seconds = all_reduce_seconds(cluster, group, (others + 1) * bytes) / 2 / others;
+  for (int64_t i = 0; i < group.size; ++i)
+    seconds = std::max(seconds, point_to_point_seconds(cluster, group.device(i),
+                                                       group.device((i + 1) % group.size), bytes));
+  return seconds;
+}
+
 Group group_of(std::span<const Rank> members) {
   PIPER_CHECK(!members.empty());
   Group group{.first = members[0].value, .size = static_cast<int64_t>(members.size())};

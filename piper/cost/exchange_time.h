@@ -170,6 +170,10 @@ double exchange_counts_seconds(const cluster::Cluster& cluster, const Group& gro
 double point_to_point_seconds(const cluster::Cluster& cluster, int64_t from, int64_t to,
                               double bytes);
 
+// Every member sends `bytes` to the next of a ring: as one message, and not faster than a gather's
+// part.
+double ring_hop_seconds(const cluster::Cluster& cluster, const Group& group, double bytes);
+
 // The group as first, stride, size; requires equally spaced members.
 Group group_of(std::span<const Rank> members);
 

@@ -46,11 +46,13 @@ OneLayer play(const std::vector<schedule::LayerTask>& tasks, Compute compute, Ex
   };
   bool is_ahead = true;
   for (const schedule::LayerTask& task : tasks) {
-    std::erase_if(arriving, [&](const Arriving& rows) {
-      if (std::ranges::find_first_of(rows.rows, task.reads) == rows.rows.end()) return false;
-      wait_until(rows.at);
-      return true;
-    });
+    // An exchange comes behind those before it anyway; who computes waits for what it reads.
+    if (task.kind == graph::TaskKind::kCompute || task.kind == graph::TaskKind::kExchangeCounts)
+      std::erase_if(arriving, [&](const Arriving& rows) {
+        if (std::ranges::find_first_of(rows.rows, task.reads) == rows.rows.end()) return false;
+        wait_until(rows.at);
+        return true;
+      });
     if (!task.is_recomputed && is_ahead) {
       of.ahead = now;
       is_ahead = false;
@@ -270,9 +272,9 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
   const auto moved_rows = [&](const schedule::LayerTask& task, size_t slots) {
     if (task.segment == SegmentKind::kContext) {
       const schedule::SlotMeaning all{schedule::SlotKind::kKeysAndValues, {task.segment, layer}};
-      return all_reduce_seconds(cluster_, context,
-                                static_cast<double>(slot_bytes(model_, all, work))) /
-             2;
+      const auto bytes = static_cast<double>(slot_bytes(model_, all, work));
+      return task.kind == graph::TaskKind::kRing ? ring_hop_seconds(cluster_, context, bytes)
+                                                 : all_reduce_seconds(cluster_, context, bytes) / 2;
     }
     const bool is_of_experts = task.segment == SegmentKind::kExpertTensor;
     const int64_t rows = is_of_experts                               ? chunk.computed_rows()

@@ -26,9 +26,9 @@ class Walk {
   }
 
   int64_t bytes(LayerSlot slot) const {
-    const auto& [kind, writer, chunk] = passes_.slots[slot.index()];
+    const auto& [kind, writer, chunk, hop] = passes_.slots[slot.index()];
     const SegmentWork& work = works_[static_cast<size_t>(chunk)];
-    const schedule::Segment segment{.kind = writer, .layer = layer_, .chunk = chunk};
+    const schedule::Segment segment{.kind = writer, .layer = layer_, .chunk = chunk, .hop = hop};
     return kind == SlotKind::kTape ? segment_bytes(model_, segment, work).tape
                                    : slot_bytes(model_, {kind, segment}, work);
   }
@@ -74,7 +74,8 @@ int64_t& part_of(KeptBytes& kept, SlotKind kind, SegmentKind writer) {
   if (kind == SlotKind::kHidden || kind == SlotKind::kHiddenGradient) return kept.hidden;
   if (kind == SlotKind::kRouting || kind == SlotKind::kRoutingGradient) return kept.gate;
   if (kind == SlotKind::kQueries || kind == SlotKind::kQueriesGradient ||
-      kind == SlotKind::kKeysAndValues || kind == SlotKind::kKeysAndValuesGradient)
+      kind == SlotKind::kKeysAndValues || kind == SlotKind::kKeysAndValuesGradient ||
+      kind == SlotKind::kAttended || kind == SlotKind::kAttendedGradient)
     return kept.attention;
   if (kind != SlotKind::kTape && kind != SlotKind::kDeferred) return kept.rows;
   switch (writer) {

@@ -256,7 +256,7 @@ class StepPricer {
       case TaskKind::kHostCopy:
         break;  // by the bytes of its slots
       case TaskKind::kRing:
-        PIPER_CHECK(false, "no exact price of what this Piper does not execute");
+        return {ring_hop_seconds(cluster_, group(task), gathered_bytes(task))};
       case TaskKind::kAllReduce:
         if (schedule::moves_rows(step_.segment(task).kind)) return rows_collective(task);
         return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};

@@ -72,9 +72,14 @@ class Sender {
         return to_others(task, [&](int64_t, int64_t) { return gathered_share_bytes(task); });
       case TaskKind::kStateCollective:  // of weights
         return add_half(task);
-      case TaskKind::kRing:
+      case TaskKind::kRing: {  // to the next
+        const std::vector<Rank>& members = step_.graph.group(task.group);
+        const size_t next = (static_cast<size_t>(index_of(task)) + 1) % members.size();
+        sent_.push_back({task.id, members[next], gathered_share_bytes(task)});
+        return;
+      }
       case TaskKind::kHostCopy:
-        break;  // of axes that are priced, not executed
+        break;
     }
   }
 
@@ -411,6 +416,7 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kEmbedding:
     case SegmentKind::kAttention:
     case SegmentKind::kProjection:
+    case SegmentKind::kRingStep:
     case SegmentKind::kDenseMlp:
     case SegmentKind::kGate:
     case SegmentKind::kSharedExperts:

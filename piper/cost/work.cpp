@@ -90,10 +90,12 @@ void norm(List& list, double tokens, double hidden) {
   list.pass(tokens * hidden, 0, 4);
 }
 
+// On a ring: of a step, which are all alike (nn::RingStep).
 void scores(List& list, const model::Model& model, const model::Layer& layer, double head_dim,
             const SegmentWork& work) {
   const double forward = model::layer_token_flops(model, layer, work.sequence).attention_scores *
-                         static_cast<double>(work.all_tokens());
+                         static_cast<double>(work.all_tokens()) /
+                         static_cast<double>(work.by.is_ring ? work.by.context : 1);
   if (forward <= 0) return;
   list.add({.operation = list.backward() ? Operation::kAttentionBackward : Operation::kAttention,
             .amount = list.backward() ? 2 * forward : forward,
@@ -111,10 +113,22 @@ void indexer(List& list, const model::Attention& a, double from, double hidden, 
 }
 
 // Attention of ranks that share a sequence is two segments: the projections of own tokens, and
-// what follows when the keys and values of all are there.
-enum class AttentionPart : uint8_t { kWhole, kProjection, kScores };
-constexpr bool projects(AttentionPart part) { return part != AttentionPart::kScores; }
-constexpr bool scores_keys(AttentionPart part) { return part != AttentionPart::kProjection; }
+// what follows when the keys and values of all are there; on a ring these are scores with the keys
+// and values of each rank, and then the outputs' projection.
+enum class AttentionPart : uint8_t { kWhole, kProjection, kScoresAndOutput, kRingStep, kOutput };
+constexpr bool projects(AttentionPart part) {
+  return part == AttentionPart::kWhole || part == AttentionPart::kProjection;
+}
+constexpr bool scores_keys(AttentionPart part) {
+  return part != AttentionPart::kProjection && part != AttentionPart::kOutput;
+}
+constexpr bool puts_out(AttentionPart part) {
+  return part != AttentionPart::kProjection && part != AttentionPart::kRingStep;
+}
+AttentionPart part_behind_projection(const SegmentWork& work) {
+  if (work.by.is_ring) return AttentionPart::kOutput;
+  return work.by.context > 1 ? AttentionPart::kScoresAndOutput : AttentionPart::kWhole;
+}
 
 // As nn/ computes it: one projection forward; backward recomputes the norm (and the norms of q and
 // k) and takes the three parts of the projection one by one.
@@ -144,8 +158,10 @@ void grouped_attention(List& list, const model::Model& model, const model::Layer
   if (projects(part) && a.qk_norm != model::QkNorm::kNone) list.pass(tokens * (q + kv), 2, 2 + 3);
   if (projects(part) && a.rotary)
     list.pass(tokens * (q + kv), 2, a.qk_norm == model::QkNorm::kNone ? 2 : 4);
-  if (!scores_keys(part)) return;
-  scores(list, model, layer, static_cast<double>(a.head_dim), work);
+  if (scores_keys(part)) scores(list, model, layer, static_cast<double>(a.head_dim), work);
+  // What a step puts together; its gradients of queries, keys and values.
+  if (part == AttentionPart::kRingStep) list.pass(tokens * (q + k + v), 2, 3);
+  if (!puts_out(part)) return;
   if (a.output_gate || a.head_gate) list.pass(tokens * out, 3, 5);
   list.linear(tokens, d, out);
   indexer(list, a, d, d, tokens);
@@ -174,13 +190,16 @@ void latent_attention(List& list, const model::Model& model, const model::Layer&
     list.linear(tokens, rank + rope, d);
     list.pass(tokens * (heads + 1) * rope, 2, 2);
   }
-  if (!scores_keys(part)) return;
-  // The keys and values of all tokens of the sequences.
-  const double all = tokens * static_cast<double>(work.by.context);
-  norm(list, all, rank);
-  list.linear(all, heads * (nope + value), rank);
-  list.copy(all * heads * 2 * head);  // rotary and plain parts put side by side
-  scores(list, model, layer, head, work);
+  if (scores_keys(part)) {
+    // The keys and values of all tokens of the sequences; of one rank's on a ring.
+    const double all = tokens * static_cast<double>(work.by.is_ring ? 1 : work.by.context);
+    norm(list, all, rank);
+    list.linear(all, heads * (nope + value), rank);
+    list.copy(all * heads * 2 * head);  // rotary and plain parts put side by side
+    scores(list, model, layer, head, work);
+  }
+  if (part == AttentionPart::kRingStep) list.pass(tokens * heads * (head + value), 2, 3);
+  if (!puts_out(part)) return;
   list.linear(tokens, d, heads * value);
   indexer(list, layer.attention, static_cast<double>(std::max<int64_t>(a.query_rank, 1)), d,
           tokens);
@@ -205,7 +224,7 @@ void attention(List& list, const model::Model& model, const model::Layer& layer,
   const auto tokens = static_cast<double>(work.all_tokens());
   const auto d = static_cast<double>(model.hidden);
   if (projects(part)) norm(list, tokens, d);
-  if (layer.input_width > 0) {  // its projection and gate, its way out
+  if (layer.input_width > 0 && part != AttentionPart::kRingStep) {  // its projection and gate, its way out
     const auto width = static_cast<double>(layer.input_width);
     list.linear(tokens, 2 * width, d);
     list.linear(tokens, d, width);
@@ -341,14 +360,15 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
                                graph::Phase phase, const SegmentWork& work) {
   if (work.by.tensor > 1 &&
       (segment.kind == SegmentKind::kAttention || segment.kind == SegmentKind::kProjection ||
-       segment.kind == SegmentKind::kDenseMlp)) {
+       segment.kind == SegmentKind::kRingStep || segment.kind == SegmentKind::kDenseMlp)) {
     // With this rank's part of the matrices on all tokens.
     model::Model part = model;
     model::Layer& layer = part.layers.at(static_cast<size_t>(segment.layer));
     layer.attention = model::share_of(layer.attention, work.by.tensor);
     if (!layer.feed_forward.is_moe()) layer.feed_forward.ffn /= work.by.tensor;
     SegmentWork undivided = work;
-    undivided.by = {.context = work.by.context, .tokens = work.by.context};
+    undivided.by = {
+        .context = work.by.context, .is_ring = work.by.is_ring, .tokens = work.by.context};
     return segment_work(part, segment, phase, undivided);
   }
   // Nothing but a weight: its backward is the weights' part.
@@ -373,8 +393,10 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
                 3.0 * static_cast<double>(work.own_tokens()) / static_cast<double>(work.tokens()));
       break;
     case SegmentKind::kAttention:
-      attention(list, model, layer(), work,
-                work.by.context > 1 ? AttentionPart::kScores : AttentionPart::kWhole);
+      attention(list, model, layer(), work, part_behind_projection(work));
+      break;
+    case SegmentKind::kRingStep:
+      attention(list, model, layer(), work, AttentionPart::kRingStep);
       break;
     case SegmentKind::kProjection:
       attention(list, model, layer(), work, AttentionPart::kProjection);

@@ -141,6 +141,61 @@ CausalAttentionGradients causal_attention_backward(const at::Tensor& g_out, cons
   return g;
 }
 
+CausalAttention ring_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                               const RingStep& step, double scale) {
+  return block(step.queries(q, 2), k, v, step.is_own(), scale);
+}
+
+CausalAttention put_together(const CausalAttention& before, const CausalAttention& made,
+                             const RingStep& step) {
+  const at::ScalarType type = made.out_BSHd.scalar_type();
+  const at::ScalarType main = type == at::kBFloat16 ? at::kFloat : type;
+  const CausalAttention here{made.out_BSHd.to(main), made.log_sum_exp.to(main)};
+  if (!before.out_BSHd.defined())
+    return {here.out_BSHd.contiguous(), here.log_sum_exp.contiguous()};
+  const bool has_all = !step.has_late_queries();
+  const CausalAttention old{step.queries(before.out_BSHd, 1), step.queries(before.log_sum_exp, 2)};
+  const at::Tensor together = at::logaddexp(old.log_sum_exp, here.log_sum_exp);
+  const auto weight = [&](const CausalAttention& of) {
+    return (of.log_sum_exp - together).exp_().transpose(1, 2).unsqueeze(-1);
+  };
+  const auto add_ = [&](at::Tensor to, const CausalAttention& it, const CausalAttention& other) {
+    to.mul_(weight(it)).addcmul_(other.out_BSHd, weight(other));
+  };
+  if (has_all) {
+    const CausalAttention sum{here.out_BSHd.contiguous(), together};
+    add_(sum.out_BSHd, here, old);
+    return sum;
+  }
+  const CausalAttention sum{before.out_BSHd.clone(), before.log_sum_exp.clone()};
+  add_(step.queries(sum.out_BSHd, 1), old, here);
+  step.queries(sum.log_sum_exp, 2).copy_(together);
+  return sum;
+}
+
+CausalAttentionGradients ring_attention_backward(const at::Tensor& g_out, const at::Tensor& q,
+                                                 const at::Tensor& k, const at::Tensor& v,
+                                                 const CausalAttention& forward,
+                                                 const RingStep& step, double scale) {
+  return block_backward(step.queries(g_out, 2), step.queries(q, 2), k, v,
+                        {step.queries(forward.out_BSHd, 1), step.queries(forward.log_sum_exp, 2)},
+                        step.is_own(), scale);
+}
+
+at::Tensor add_queries_gradient(const at::Tensor& before, const at::Tensor& part,
+                                int64_t own_sequence, const RingStep& step) {
+  if (!step.has_late_queries()) {
+    at::Tensor sum = part;
+    return before.defined() ? sum.add_(before) : sum;
+  }
+  const at::Tensor sum =
+      before.defined()
+          ? before.clone()
+          : at::zeros({part.size(0), own_sequence, part.size(2), part.size(3)}, part.options());
+  step.queries(sum, 1).add_(part);
+  return sum;
+}
+
 CausalAttention causal_attention_plain(const at::Tensor& q, const at::Tensor& k,
                                        const at::Tensor& v, double scale) {
   return plain_block(q, k, v, true, scale);

@@ -39,6 +39,26 @@ CausalAttentionGradients causal_attention_backward(const at::Tensor& g_out, cons
                                                    const CausalAttention& forward,
                                                    const ContextShare& share, double scale = 0);
 
+// The same block by block, with the keys and values of one rank at a time. q: all own queries,
+// [B, H, S / n, d]; k, v: step.keys() of that rank's. The result is of step.queries(), over these
+// keys alone.
+CausalAttention ring_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                               const RingStep& step, double scale = 0);
+// Over the keys of the steps before and of this one, in new storage and of the main type. `made`:
+// what ring_attention() returned, consumed; `before`: nothing in the first step.
+CausalAttention put_together(const CausalAttention& before, const CausalAttention& made,
+                             const RingStep& step);
+// `forward`: of all own queries over all keys. The gradients are this step's part: of
+// step.queries(), and of step.keys().
+CausalAttentionGradients ring_attention_backward(const at::Tensor& g_out, const at::Tensor& q,
+                                                 const at::Tensor& k, const at::Tensor& v,
+                                                 const CausalAttention& forward,
+                                                 const RingStep& step, double scale = 0);
+// The gradient of own queries, [B, S / n, H, d], from that of the steps before (nothing in the
+// first) and this one's part, consumed.
+at::Tensor add_queries_gradient(const at::Tensor& before, const at::Tensor& part,
+                                int64_t own_sequence, const RingStep& step);
+
 // The plain composition, for any device: the oracle of the test.
 CausalAttention causal_attention_plain(const at::Tensor& q, const at::Tensor& k,
                                        const at::Tensor& v, double scale = 0);

@@ -26,6 +26,16 @@ void for_each_part(int64_t count, Visit visit) {
 
 }  // namespace
 
+at::Tensor RingStep::queries(const at::Tensor& x, int64_t dimension) const {
+  if (!has_late_queries()) return x;
+  const int64_t half = x.size(dimension) / 2;
+  return x.narrow(dimension, half, half);
+}
+
+at::Tensor RingStep::keys(const at::Tensor& x, int64_t dimension) const {
+  return reads_early_keys() ? x.narrow(dimension, 0, x.size(dimension) / 2) : x;
+}
+
 at::Tensor ContextShare::in_order(const at::Tensor& by_rank_TC, int64_t sequences) const {
   const int64_t part = by_rank_TC.size(0) / (2 * count * sequences), width = by_rank_TC.size(1);
   const at::Tensor from = by_rank_TC.view({count, sequences, 2, part, width});

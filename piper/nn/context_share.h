@@ -27,4 +27,22 @@ struct ContextShare {
   at::Tensor by_rank(const at::Tensor& in_order_BSC) const;
 };
 
+// A step of a ring (schedule/ring_attention.h): own queries and the keys of the rank `hop` places
+// before. Of another rank's two parts of a sequence the early one lies before both of an earlier
+// rank's own parts; of a later rank's both lie before the late one. So half of either's tokens meet
+// all of the other's, which is as much work for every rank.
+//
+//   n = 3, rank 1 (parts 1 and 4)     of rank 0: queries 1 4, keys 0     of rank 2: queries 4, keys 2 3
+struct RingStep {
+  ContextShare share;
+  int64_t hop = 0;
+
+  bool is_own() const { return hop == 0; }
+  bool reads_early_keys() const { return hop > 0 && hop <= share.index; }  // else all
+  bool has_late_queries() const { return hop > share.index; }              // else all
+  // Of own queries, and of keys, along `dimension`, those that meet: views.
+  at::Tensor queries(const at::Tensor& x, int64_t dimension) const;
+  at::Tensor keys(const at::Tensor& x, int64_t dimension) const;
+};
+
 }  // namespace piper::nn

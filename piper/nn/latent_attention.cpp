@@ -212,17 +212,20 @@ at::Tensor latent_projection_backward(LatentAttentionBlock& block, const RopeTab
 
 namespace {
 
-// Of all tokens of the sequences, in order.
+// Of all tokens of the sequences, in order; or of those that a step of a ring reads.
 struct AllTokens {
   at::Tensor kv_a;
   Expanded x;
 };
 
-AllTokens expand_all(const LatentAttentionBlock& block, const ContextShare& context,
-                     const at::Tensor& by_rank, int64_t sequences) {
-  const at::Tensor kv_a = context.in_order(by_rank, sequences).flatten(0, 1);
+AllTokens expand_tokens(const LatentAttentionBlock& block, const at::Tensor& kv_a) {
   const at::Tensor kv = product(normalised_latent(block, kv_a), block.kv_b->value.t());
   return {kv_a, expand(block, kv_a, kv)};
+}
+
+AllTokens expand_all(const LatentAttentionBlock& block, const ContextShare& context,
+                     const at::Tensor& by_rank, int64_t sequences) {
+  return expand_tokens(block, context.in_order(by_rank, sequences).flatten(0, 1));
 }
 
 }  // namespace
@@ -273,6 +276,87 @@ Projected latent_attention_backward(LatentAttentionBlock& block, const ContextSh
   const at::Tensor g_kv_a =
       latent_back(block, g.k_BSHd.flatten(0, 1), g.v_BSHd.flatten(0, 1), kv_a, tape);
   return {g.q_BSHd.flatten(0, 1).flatten(1), context.by_rank(g_kv_a.unflatten(0, {sequences, -1}))};
+}
+
+namespace {
+
+AllTokens expand_step(const LatentAttentionBlock& block, const RingStep& step,
+                      const at::Tensor& keys_values_TC, int64_t own_sequence) {
+  return expand_tokens(
+      block, step.keys(keys_values_TC.unflatten(0, {-1, own_sequence}), 1).flatten(0, 1));
+}
+
+int64_t keys_of(const RingStep& step, int64_t own_sequence) {
+  return step.reads_early_keys() ? own_sequence / 2 : own_sequence;
+}
+
+}  // namespace
+
+Attended latent_ring_step_forward(const LatentAttentionBlock& block, const RingStep& step,
+                                  const Projected& p, const Attended& before,
+                                  int64_t own_sequence) {
+  const Widths w(block);
+  CausalAttention made;
+  {
+    const Expanded x = expand_step(block, step, p.keys_values_TC, own_sequence).x;
+    const int64_t keys = keys_of(step, own_sequence);
+    made = ring_attention(by_sequence(by_head(p.queries_TC, w.query), own_sequence),
+                          by_sequence(x.key, keys), by_sequence(x.value, keys), step, block.scale);
+  }
+  made.out_BSHd = made.out_BSHd.narrow(3, 0, w.value);
+  CausalAttention so_far;
+  if (before.out_TC.defined())
+    so_far = {before.out_TC.view({-1, own_sequence, w.heads, w.value}), before.log_sum_exp};
+  made = put_together(so_far, made, step);
+  return {made.out_BSHd.view({p.queries_TC.size(0), -1}), made.log_sum_exp};
+}
+
+at::Tensor latent_ring_attention_forward(LatentAttentionBlock& block, const at::Tensor& x_TD,
+                                         const Attended& attended, Attended& kept) {
+  kept = {attended.out_TC.to(x_TD.scalar_type()), attended.log_sum_exp};
+  return block.share.add_product(x_TD, kept.out_TC, block.output->value.t());
+}
+
+at::Tensor latent_ring_attention_backward(LatentAttentionBlock& block, const at::Tensor& gx1_TD,
+                                          const Attended& kept, Tape& tape) {
+  tape.weights_part([&block, gx1_TD, out = kept.out_TC] {
+    accumulate(block.output->gradient, block.output->beta(), gx1_TD, out);
+  });
+  return product(gx1_TD, block.output->value);
+}
+
+Projected latent_ring_step_backward(LatentAttentionBlock& block, const RingStep& step,
+                                    const at::Tensor& g_out_TC, const Projected& p,
+                                    const Attended& kept, const at::Tensor& g_queries_TC,
+                                    int64_t own_sequence) {
+  const Widths w(block);
+  const int64_t keys = keys_of(step, own_sequence);
+  CausalAttentionGradients g;
+  at::Tensor kv_a;
+  {
+    const at::Tensor g_out = padded(by_head(g_out_TC, w.value), w);
+    const at::Tensor wide = padded(by_head(kept.out_TC, w.value), w);
+    const AllTokens read = expand_step(block, step, p.keys_values_TC, own_sequence);
+    kv_a = read.kv_a;
+    g = ring_attention_backward(
+        by_sequence(g_out, own_sequence), by_sequence(by_head(p.queries_TC, w.query), own_sequence),
+        by_sequence(read.x.key, keys), by_sequence(read.x.value, keys),
+        {wide.unflatten(0, {-1, own_sequence}), kept.log_sum_exp}, step, block.scale);
+  }
+  Tape at_once;
+  const at::Tensor g_kv_a =
+      latent_back(block, g.k_BSHd.flatten(0, 1), g.v_BSHd.flatten(0, 1), kv_a, at_once);
+  at::Tensor part_TC = g_kv_a;
+  if (step.reads_early_keys()) {
+    part_TC = at::zeros_like(p.keys_values_TC);
+    step.keys(part_TC.unflatten(0, {-1, own_sequence}), 1)
+        .copy_(g_kv_a.unflatten(0, {-1, keys}));
+  }
+  const at::Tensor before = g_queries_TC.defined()
+                                ? g_queries_TC.view({-1, own_sequence, w.heads, w.query})
+                                : at::Tensor();
+  const at::Tensor queries = add_queries_gradient(before, g.q_BSHd, own_sequence, step);
+  return {queries.view({p.queries_TC.size(0), -1}), part_TC};
 }
 
 }  // namespace piper::nn

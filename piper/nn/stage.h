@@ -208,6 +208,21 @@ class Stage {
                                                 const Projection& of_all, int64_t sequence,
                                                 Tape& tape);
 
+  // The same on a ring: a step for the keys and values of each rank, and what follows. `hop`: of
+  // whose (schedule::Segment::hop).
+  struct Attended {
+    at::Tensor out, log_sum_exp;
+  };
+  virtual Attended ring_step_forward(int32_t layer, int64_t hop, const Projection& p,
+                                     const Attended& before, int64_t sequence);
+  virtual at::Tensor ring_attention_forward(int32_t layer, const at::Tensor& x_TD,
+                                            const Attended& attended, Attended& kept);
+  virtual at::Tensor ring_attention_backward(int32_t layer, const at::Tensor& gx1_TD,
+                                             const Attended& kept, Tape& tape);
+  virtual Projection ring_step_backward(int32_t layer, int64_t hop, const at::Tensor& g_out,
+                                        const Projection& p, const Attended& kept,
+                                        const at::Tensor& g_queries, int64_t sequence);
+
   virtual at::Tensor dense_mlp_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) = 0;
   virtual at::Tensor dense_mlp_backward(int32_t layer, const at::Tensor& gx_TD,
                                         const at::Tensor& x1_TD, Tape& tape) = 0;

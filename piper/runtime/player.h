@@ -230,6 +230,7 @@ class Player {
                                                        comm::OperationName name);
   std::unique_ptr<comm::Operation> start_reduce_scatter(const graph::Task& task,
                                                         comm::OperationName name);
+  std::unique_ptr<comm::Operation> start_hop(const graph::Task& task, comm::OperationName name);
   std::unique_ptr<comm::Operation> start_weights_gather(const graph::Task& task,
                                                         comm::OperationName name);
   // What lives with the host (step.h): optimizer states of a layer, or what a chunk of layers keeps
@@ -247,6 +248,10 @@ class Player {
   // The first slot of a kind; nullptr when there is none.
   SlotValue* find(std::span<const graph::SlotId> slots, schedule::SlotKind kind);
   nn::Tape* new_tape(const graph::Task& task);
+  // Of a slot kAttended, whose tensors stand where a tape's do.
+  static nn::Stage::Attended attended_of(const SlotValue& slot);
+  static void hold_attended(SlotValue& slot, nn::Stage::Attended attended);
+  const at::Tensor& own_part_of_keys(const graph::Task& task);  // that its ring step has left
   nn::Routing& routing_of(const graph::Task& task);
   // Of all chunks.
   std::vector<nn::Routing*> routings_of(const graph::Task& task);

@@ -3,6 +3,7 @@
 #include <piper/base/error.h>
 #include <piper/collective/all_gather_direct.h>
 #include <piper/collective/reductions.h>
+#include <piper/collective/ring_hop.h>
 #include <piper/cost/shard.h>
 #include <piper/runtime/player.h>
 #include <piper/runtime/tensor_bytes.h>
@@ -116,6 +117,7 @@ std::unique_ptr<comm::Operation> Player::start(const Task& task) {
     case TaskKind::kHostCopy:
       return start_host_copy(task, std::move(name.what));
     case TaskKind::kRing:
+      return start_hop(task, std::move(name));
     case TaskKind::kCompute:
       break;
   }
@@ -493,6 +495,22 @@ std::unique_ptr<comm::Operation> Player::start_reduce_scatter(const Task& task,
   return comm::start_reduce_scatter(tensors_, group, std::move(name), element_of(buffer),
                                     mutable_bytes_of(buffer), form_of(strategy_.reduction),
                                     topology_of(group), device_scratch());
+}
+
+// A slot to the next rank of a ring, and its like from the rank before. Of gradients, what came here
+// goes on with this rank's part, by the same name as the slot that it came in.
+std::unique_ptr<comm::Operation> Player::start_hop(const Task& task, comm::OperationName name) {
+  const comm::Group group = group_of(task);
+  SlotValue& source = read(task, 0);
+  if (step_.graph.reads(task).size() > 1) source.tensor.add_(read(task, 1).tensor);
+  PIPER_CHECK(source.tensor.is_contiguous(), "keys and values in pieces in " + name.what);
+  at::Tensor& target = write(task, 0).tensor = at::empty_like(source.tensor);
+  auto operation = comm::make_exchange(
+      tensors_, group, name.what,
+      collective::ring_hop(group.index, std::ssize(group.members), target.nbytes()),
+      bytes_of(source.tensor), mutable_bytes_of(target), counted_scratch());
+  operation->start(name.key);
+  return operation;
 }
 
 std::unique_ptr<comm::Operation> Player::start_weights_gather(const Task& task,

@@ -36,6 +36,25 @@ nn::Tape* Player::new_tape(const Task& task) {
   return slot->tape.get();
 }
 
+nn::Stage::Attended Player::attended_of(const SlotValue& slot) {
+  PIPER_CHECK(slot.tape != nullptr && slot.tape->saved.size() == 2, "no outputs of heads");
+  return {slot.tape->saved[0], slot.tape->saved[1]};
+}
+
+void Player::hold_attended(SlotValue& slot, nn::Stage::Attended attended) {
+  slot.tape = std::make_unique<nn::Tape>();
+  slot.tape->saved = {std::move(attended.out), std::move(attended.log_sum_exp)};
+}
+
+const at::Tensor& Player::own_part_of_keys(const Task& task) {
+  for (const graph::SlotId slot : step_.graph.reads(task)) {
+    const schedule::SlotMeaning& of = step_.meaning(slot);
+    if (of.kind == SlotKind::kKeysAndValuesGradient && of.segment.kind == SegmentKind::kRingStep)
+      return value(slot).tensor;
+  }
+  PIPER_CHECK(false, "no gradient of own keys for " + schedule::task_name(step_, task));
+}
+
 nn::Routing& Player::routing_of(const Task& task) {
   SlotValue* slot = find(step_.graph.reads(task), SlotKind::kRouting);
   PIPER_CHECK(slot != nullptr && slot->routing != nullptr,
@@ -134,7 +153,22 @@ void Player::run_forward(const Task& task, const Segment& segment) {
       out(1) = std::move(made.keys_and_values);
       return;
     }
+    case SegmentKind::kRingStep: {
+      const bool is_first = segment.hop == 0;
+      hold_attended(write(task, 0),
+                    stage_.ring_step_forward(
+                        layer, segment.hop, {in(0), in(1)},
+                        is_first ? nn::Stage::Attended{} : attended_of(read(task, 2)),
+                        positions(layer)));
+      return;
+    }
     case SegmentKind::kAttention:
+      if (strategy::has_ring(strategy_)) {
+        nn::Stage::Attended kept;
+        out(0) = stage_.ring_attention_forward(layer, in(0), attended_of(read(task, 1)), kept);
+        hold_attended(write(task, 1), std::move(kept));
+        return;
+      }
       if (strategy_.mesh.cp > 1) {
         out(0) = stage_.context_attention_forward(layer, in(0), {in(1), in(2)}, positions(layer),
                                                   new_tape(task));
@@ -220,7 +254,22 @@ void Player::run_backward(const Task& task, const Segment& segment) {
   switch (segment.kind) {
     case SegmentKind::kEmbedding:
       return stage_.embedding_backward(batch_of(task).tokens_BS, in(0));
+    case SegmentKind::kRingStep: {
+      const bool is_first = segment.hop == 1;  // the own keys come last
+      nn::Stage::Projection g = stage_.ring_step_backward(
+          layer, segment.hop, in(0), {in(1), in(2)}, attended_of(read(task, 3)),
+          is_first ? at::Tensor() : in(4), positions(layer));
+      out(0) = std::move(g.queries);
+      out(1) = std::move(g.keys_and_values);
+      return;
+    }
     case SegmentKind::kAttention:
+      if (strategy::has_ring(strategy_)) {
+        nn::Tape whole;
+        out(0) = stage_.ring_attention_backward(layer, in(0), attended_of(read(task, 1)),
+                                                deferred != nullptr ? *deferred->tape : whole);
+        return;
+      }
       if (strategy_.mesh.cp > 1) {
         nn::Stage::Projection g = stage_.context_attention_backward(layer, in(0), {in(1), in(2)},
                                                                     positions(layer), tape());
@@ -231,6 +280,8 @@ void Player::run_backward(const Task& task, const Segment& segment) {
       out(0) = stage_.attention_backward(layer, in(0), in(1), in(2), positions(layer), tape());
       return;
     case SegmentKind::kProjection:
+      if (strategy::has_ring(strategy_))  // of own keys: by the other ranks, and by this one
+        read(task, 1).tensor.add_(own_part_of_keys(task));
       out(0) =
           stage_.projection_backward(layer, {in(0), in(1)}, in(2), in(3), positions(layer), tape());
       return;

@@ -29,9 +29,10 @@ struct ExecutionStyle {
   // Sequence parallelism: the backward gathers the inputs of attention and nets again, with the
   // gradients; else it has them from the forward.
   bool gathers_inputs_again = true;
-  // Context parallelism: keys and values of all ranks are gathered in front of attention; else they
-  // pass round a ring beside it.
-  bool gathers_keys = true;
+  // Keys and values come to ranks that share a sequence as the strategy says
+  // (strategy::ContextExchange), on a ring step by step; else they always pass round a ring, which
+  // is one operation beside attention.
+  bool follows_context_exchange = true;
   bool reruns_whole_layers = false;  // full recomputation: also what the backward does not need
   bool reruns_first = false;  // partial recomputation: before the backward, else before its reader
   bool has_mtp_modules = true;

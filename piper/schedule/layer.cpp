@@ -14,7 +14,10 @@ const LayerPasses& passes_of(const StepWriter& step, int32_t layer, int64_t pp_r
 
 SlotMeaning meaning(const LayerPasses& passes, LayerSlot slot, int32_t layer) {
   const ProgramSlot& in_program = passes.slots[slot.index()];
-  return {in_program.kind, {.kind = in_program.writer, .layer = layer, .chunk = in_program.chunk}};
+  return {in_program.kind, {.kind = in_program.writer,
+                            .layer = layer,
+                            .chunk = in_program.chunk,
+                            .hop = in_program.hop}};
 }
 
 void write_layer_task(RankWriter& writer, const LayerPasses& passes, const LayerTask& task,
@@ -26,8 +29,11 @@ void write_layer_task(RankWriter& writer, const LayerPasses& passes, const Layer
     lists.writes.push_back(slots[slot] = writer.slot(of.kind, of.segment));
   }
   for (const LayerSlot slot : task.frees) lists.frees.push_back(slots[slot]);
-  const Segment segment{
-      .kind = task.segment, .layer = layer, .share = task.share, .chunk = task.chunk};
+  const Segment segment{.kind = task.segment,
+                        .layer = layer,
+                        .share = task.share,
+                        .chunk = task.chunk,
+                        .hop = task.hop};
   if (task.kind == TaskKind::kCompute) {
     if (task.share == Share::kWhole || task.share == Share::kRest)
       writer.wait_for(posted);

@@ -4,6 +4,7 @@
 #include <piper/schedule/moe_layer/chunked.h>
 #include <piper/schedule/moe_layer/parm_s1.h>
 #include <piper/schedule/moe_layer/plain.h>
+#include <piper/schedule/ring_attention.h>
 #include <piper/strategy/token_chunk.h>
 
 #include <map>
@@ -29,7 +30,7 @@ DividedBlock block_of(const LayerKind& kind, SegmentKind segment) {
 // Keys and values of the other ranks pass by while attention works on those that are there (Liu et
 // al. 2023); in the backward they do so again, with their gradients.
 LayerSlot pass_round(LayerProgram& p, LayerPass& pass, const LayerKind& kind, LayerSlot x) {
-  if (!kind.shares_sequences || kind.gathers_keys) return LayerSlot::none();
+  if (!kind.shares_sequences || kind.projects_apart()) return LayerSlot::none();
   const LayerSlot keys_and_values = p.slot(kKeysAndValues, kContext);
   pass.collective(TaskKind::kRing, kContext, {x}, {keys_and_values});
   if (kind.splits_context) pass.compute_part(kAttention, Share::kBeside);
@@ -40,37 +41,51 @@ Share attention_share(const DividedBlock& block, const LayerKind& kind) {
   return kind.shares_sequences && kind.splits_context ? Share::kRest : block.share();
 }
 
-// What attention keeps of a micro-batch between its passes where keys and values are gathered.
+// What attention keeps of a micro-batch between its passes where its projections stand apart.
 struct ProjectedSlots {
-  LayerSlot queries = LayerSlot::none(), keys = LayerSlot::none(), tape = LayerSlot::none(),
-            all_keys = LayerSlot::none();
+  LayerSlot queries = LayerSlot::none(), keys = LayerSlot::none(), tape = LayerSlot::none();
+  // What the rest of attention reads: keys and values of all ranks; or what ring steps have made.
+  LayerSlot all_keys = LayerSlot::none(), attended = LayerSlot::none();
 };
 
 ProjectedSlots project(LayerProgram& p, const LayerKind& kind, LayerSlot x) {
-  if (!kind.gathers_keys) return {};
-  const ProjectedSlots made{.queries = p.slot(kQueries, kProjection),
-                            .keys = p.slot(kKeysAndValues, kProjection),
-                            .tape = p.slot(kTape, kProjection),
-                            .all_keys = p.slot(kKeysAndValues, kContext)};
+  if (!kind.projects_apart()) return {};
+  ProjectedSlots made{.queries = p.slot(kQueries, kProjection),
+                      .keys = p.slot(kKeysAndValues, kProjection),
+                      .tape = p.slot(kTape, kProjection)};
   p.forward.compute(kProjection, {x}, {made.queries, made.keys, made.tape});
+  if (kind.ring > 0) {
+    made.attended = write_ring(p, kind.ring, made.queries, made.keys);
+    return made;
+  }
+  made.all_keys = p.slot(kKeysAndValues, kContext);
   p.forward.collective(TaskKind::kAllGather, kContext, {made.keys}, {made.all_keys});
   return made;
 }
 
-// From the gradient of x1 to this rank's part of that of x.
-void project_back(LayerProgram& p, const ProjectedSlots& made, const DividedBlock::Whole& back,
-                  LayerSlot x1, LayerSlot tape, LayerSlot part) {
+// From the gradient of x1 to this rank's part of that of x. `kept`: what attention's forward left.
+void project_back(LayerProgram& p, const LayerKind& kind, const ProjectedSlots& made,
+                  const DividedBlock::Whole& back, LayerSlot x1, LayerSlot kept, LayerSlot part) {
   LayerPass& b = p.backward;
-  b.gather_keys_again({made.keys}, {made.all_keys});
-  const LayerSlot g_queries = p.slot(kQueriesGradient, kAttention),
-                  g_all = p.slot(kKeysAndValuesGradient, kAttention),
-                  g_keys = p.slot(kKeysAndValuesGradient, kContext);
-  LayerSlotList attended{back.slot, made.queries, made.all_keys, tape};
-  if (back.again != p.x) attended.push_back(x1);  // freed when all its gathers are done
-  b.compute(kAttention, attended, {g_queries, g_all});
-  b.collective(TaskKind::kReduceScatter, kContext, {g_all}, {g_keys});
-  LayerSlotList reads{g_queries, g_keys, back.slot, back.again, made.tape};
+  RingGradients g;
+  LayerSlotList whole_x1;
+  if (back.again != p.x) whole_x1.push_back(x1);  // freed when all its gathers are done
+  if (kind.ring > 0) {
+    g = write_ring_back(p, kind.ring, {back.slot, kept}, whole_x1,
+                        {.queries = made.queries, .keys = made.keys, .attended = kept});
+  } else {
+    b.gather_keys_again({made.keys}, {made.all_keys});
+    g = {.queries = p.slot(kQueriesGradient, kAttention),
+         .keys = p.slot(kKeysAndValuesGradient, kContext)};
+    const LayerSlot g_all = p.slot(kKeysAndValuesGradient, kAttention);
+    LayerSlotList reads{back.slot, made.queries, made.all_keys, kept};
+    for (const LayerSlot slot : whole_x1) reads.push_back(slot);
+    b.compute(kAttention, reads, {g.queries, g_all});
+    b.collective(TaskKind::kReduceScatter, kContext, {g_all}, {g.keys});
+  }
+  LayerSlotList reads{g.queries, g.keys, back.slot, back.again, made.tape};
   if (back.again != p.x) reads.push_back(p.x);
+  reads.push_back(g.own_part);
   b.compute(kProjection, reads, {part});
 }
 
@@ -145,7 +160,10 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .shares_matrices = is_divided,
           .divides_tokens = is_divided && s.sequence_parallel,
           .shares_sequences = s.mesh.cp > 1,
-          .gathers_keys = s.mesh.cp > 1 && style.gathers_keys,
+          .gathers_keys =
+              s.mesh.cp > 1 && style.follows_context_exchange && !strategy::has_ring(s),
+          .ring = static_cast<int16_t>(
+              style.follows_context_exchange && strategy::has_ring(s) ? s.mesh.cp : 0),
           .counts_sequences = is_moe && is_divided && !strategy::repeats_rows(s) &&
                               style.exchanges_counts && s.micro_batch_sequences % s.mesh.tp != 0,
           .counts_context = is_moe && s.mesh.cp > 1 && style.exchanges_counts,
@@ -173,15 +191,20 @@ LayerProgram layer_program(const LayerKind& kind) {
   LayerProgram p;
   LayerPass &f = p.forward, &b = p.backward;
   p.x = p.slot(kHidden, kAttention);
-  const LayerSlot x1 = p.slot(kHidden, kAttention), tape = p.slot(kTape, kAttention);
+  const LayerSlot x1 = p.slot(kHidden, kAttention),
+                  tape = p.slot(kind.ring > 0 ? kAttended : kTape, kAttention);
   const LayerSlot kept = kind.keeps_by_layer ? p.slot(kKept, kAttention) : LayerSlot::none();
   p.output_gradient = p.slot(kHiddenGradient, kAttention);
   const LayerSlot whole_x = block.gather(p, f, p.x).slot;
   const ProjectedSlots projected = project(p, kind, whole_x);
-  const LayerSlot keys = kind.gathers_keys ? projected.all_keys : pass_round(p, f, kind, whole_x);
+  const LayerSlot keys =
+      kind.projects_apart() ? projected.all_keys : pass_round(p, f, kind, whole_x);
   const LayerSlot out = block.partial(p, x1);
-  f.compute(kAttention, {whole_x, projected.queries, keys}, {out, tape, kept},
-            attention_share(block, kind));
+  if (kind.ring > 0)
+    f.compute(kAttention, {whole_x, projected.attended}, {out, tape});
+  else
+    f.compute(kAttention, {whole_x, projected.queries, keys}, {out, tape, kept},
+              attention_share(block, kind));
   block.sum(f, out, x1);
 
   const LayerSlot g_x1 = kind.is_moe ? write_mixture(p, kind, x1) : write_dense_mlp(p, kind, x1);
@@ -189,8 +212,8 @@ LayerProgram layer_program(const LayerKind& kind) {
   const LayerSlot keys_again = pass_round(p, b, kind, gradient);
   p.x_gradient = p.slot(kHiddenGradient, kAttention);
   const LayerSlot part = block.partial(p, p.x_gradient);
-  if (kind.gathers_keys) {
-    project_back(p, projected, {gradient, x_again}, x1, tape, part);
+  if (kind.projects_apart()) {
+    project_back(p, kind, projected, {gradient, x_again}, x1, tape, part);
     block.sum(b, part, p.x_gradient);
     return p;
   }

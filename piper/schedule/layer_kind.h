@@ -22,7 +22,12 @@ struct LayerKind {
   // sequence, an expert's matrices (and gather their rows, where those are not the same).
   bool shares_matrices = false, divides_tokens = false;
   bool shares_sequences = false;
-  bool gathers_keys = false;  // as in ExecutionStyle; false where no rank shares a sequence
+  // Keys and values of ranks that share a sequence are gathered; or pass round a ring of so many
+  // ranks step by step (0: they do not).
+  bool gathers_keys = false;
+  int16_t ring = 0;
+  // Whether attention's projections are a segment of their own.
+  bool projects_apart() const { return gathers_keys || ring > 0; }
   // Of a mixture: ranks that divide tokens hold parts of a sequence, whose choices are counted
   // (tensor-, context-parallel ones).
   bool counts_sequences = false, counts_context = false;

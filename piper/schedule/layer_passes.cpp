@@ -16,6 +16,7 @@ bool is_dropped(Recompute recompute, SegmentKind segment) {
   switch (segment) {
     case SegmentKind::kAttention:
     case SegmentKind::kProjection:
+    case SegmentKind::kRingStep:
       return strategy::drops_attention(recompute);
     case SegmentKind::kDenseMlp:
     case SegmentKind::kSharedExperts:
@@ -32,6 +33,7 @@ LayerTask task_of(const Operation& operation) {
           .group = operation.group,
           .share = operation.share,
           .chunk = operation.chunk,
+          .hop = operation.hop,
           .reads = operation.reads,
           .writes = operation.writes,
           .frees = {},
@@ -157,20 +159,23 @@ class PassMaker {
     return tasks;
   }
 
-  // Whether an operation of the forward runs again with a segment: attention's projections, and the
-  // gather of what they make, stand and fall with it.
+  // Whether an operation of the forward runs again with a segment: attention's projections and
+  // ring steps, and how what they make comes to the other ranks, stand and fall with it.
   static bool is_of(const Operation& operation, SegmentKind segment) {
     if (operation.writes.empty()) return false;
     const bool is_compute = operation.kind == graph::TaskKind::kCompute;
     if (segment == SegmentKind::kAttention && (operation.segment == SegmentKind::kProjection ||
+                                               operation.segment == SegmentKind::kRingStep ||
                                                operation.segment == SegmentKind::kContext))
-      return is_compute || operation.kind == graph::TaskKind::kAllGather;
+      return is_compute || operation.kind == graph::TaskKind::kAllGather ||
+             operation.kind == graph::TaskKind::kRing;
     return is_compute && operation.segment == segment;
   }
   // What a forward writes for later tasks of the layer's attention alone, as its tape.
   bool is_kept_like_tape(LayerSlot slot) const {
     const SlotKind kind = passes_.slots[slot.index()].kind;
-    return is_tape(slot) || kind == SlotKind::kQueries || kind == SlotKind::kKeysAndValues;
+    return is_tape(slot) || kind == SlotKind::kQueries || kind == SlotKind::kKeysAndValues ||
+           kind == SlotKind::kAttended;
   }
 
   // A segment's forward for its tape alone: what else it writes is there already, and goes to slots
@@ -320,12 +325,19 @@ void LayerPass::gather_keys_again(const LayerSlotList& reads, const LayerSlotLis
   operations_.back().is_behind_compute = true;
 }
 
+void LayerPass::pass_on(const LayerSlotList& reads, const LayerSlotList& writes,
+                        bool is_behind_compute) {
+  collective(graph::TaskKind::kRing, SegmentKind::kContext, reads, writes);
+  operations_.back().is_behind_compute = is_behind_compute;
+}
+
 void LayerPass::run_again(SegmentKind segment) { add({.segment = segment, .runs_again = true}); }
 
 void LayerPass::add(Operation operation) {
   operation.reads = filtered(operation.reads, [](LayerSlot) { return true; });
   operation.writes = filtered(operation.writes, [](LayerSlot) { return true; });
   operation.chunk = chunk_;
+  operation.hop = hop_;
   operation.is_behind_turn = std::exchange(is_turn_due_, false);
   operations_.push_back(operation);
 }

@@ -23,7 +23,7 @@ struct LayerTask {
   SegmentKind segment = SegmentKind::kAttention;
   strategy::Axis group = strategy::Axis::kExpert;
   Share share = Share::kWhole;
-  int16_t chunk = 0;  // Segment::chunk
+  int16_t chunk = 0, hop = 0;  // as in Segment
   LayerSlotList reads, writes, frees;
   bool is_recomputed = false;   // phase kRecompute
   bool is_behind_turn = false;  // before it another micro-batch may take its turn

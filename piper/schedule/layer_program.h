@@ -28,7 +28,7 @@ struct Operation {
   strategy::Axis group = strategy::Axis::kExpert;  // of communication: who takes part
   Share share = Share::kWhole;                     // of compute
   LayerSlotList reads, writes;                     // in the order that step.h fixes
-  int16_t chunk = 0;                               // Segment::chunk
+  int16_t chunk = 0, hop = 0;                      // as in Segment
   bool runs_again =
       false;  // backward: here the segment's forward runs once more if its tape was dropped
   bool is_again = false;  // backward: of the forward; left out where its segment has just run again
@@ -43,6 +43,8 @@ class LayerPass {
   // The operations that follow are of this chunk of the layer's rows (Segment::chunk).
   void set_chunk(int16_t chunk) { chunk_ = chunk; }
   int16_t chunk() const { return chunk_; }
+  // The operations that follow are of the keys and values of this hop (Segment::hop).
+  void set_hop(int16_t hop) { hop_ = hop; }
   void compute(SegmentKind segment, const LayerSlotList& reads, const LayerSlotList& writes,
                Share share = Share::kWhole);
   // A part of the segment's compute, which reads and writes what the rest does.
@@ -65,6 +67,9 @@ class LayerPass {
   // waits for the compute before it: it reads nothing that the backward makes, and would begin too
   // early.
   void gather_keys_again(const LayerSlotList& reads, const LayerSlotList& writes);
+  // Keys and values, or their gradients, to the next rank of a ring; where `is_behind_compute`, not
+  // before the compute in front of it has ended.
+  void pass_on(const LayerSlotList& reads, const LayerSlotList& writes, bool is_behind_compute);
   void run_again(SegmentKind segment);
   // Here another micro-batch may take its turn: what follows waits for an exchange.
   void turn() { is_turn_due_ = true; }
@@ -75,7 +80,7 @@ class LayerPass {
  private:
   void add(Operation operation);
   std::vector<Operation> operations_;
-  int16_t chunk_ = 0;
+  int16_t chunk_ = 0, hop_ = 0;
   bool is_turn_due_ = false;
 };
 
@@ -83,12 +88,12 @@ class LayerPass {
 struct ProgramSlot {
   SlotKind kind = SlotKind::kHidden;
   SegmentKind writer = SegmentKind::kAttention;
-  int16_t chunk = 0;  // Segment::chunk
+  int16_t chunk = 0, hop = 0;  // as in Segment
 };
 
 struct LayerProgram {
-  LayerSlot slot(SlotKind kind, SegmentKind writer, int16_t chunk = 0) {
-    slots.push_back({kind, writer, chunk});
+  LayerSlot slot(SlotKind kind, SegmentKind writer, int16_t chunk = 0, int16_t hop = 0) {
+    slots.push_back({kind, writer, chunk, hop});
     return LayerSlot(std::ssize(slots) - 1);
   }
 

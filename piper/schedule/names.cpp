@@ -76,6 +76,8 @@ std::string task_name(const StepGraph& step, const graph::Task& task) {
   const Segment& segment = step.segment(task);
   text += fmt::format("{} {}", place(step, task), what(step, task));
   if (segment.chunk > 0) text += fmt::format(" c{}", segment.chunk);
+  if (segment.kind == SegmentKind::kRingStep || segment.hop > 0)
+    text += fmt::format(" h{}", segment.hop);
   return text;
 }
 
@@ -118,6 +120,7 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
     case SegmentKind::kEmbedding:
     case SegmentKind::kAttention:
     case SegmentKind::kProjection:
+    case SegmentKind::kRingStep:
     case SegmentKind::kDenseMlp:
     case SegmentKind::kGate:
     case SegmentKind::kSharedExperts:
@@ -141,6 +144,8 @@ const char* name(SegmentKind kind) {
       return "attention";
     case SegmentKind::kProjection:
       return "projection";
+    case SegmentKind::kRingStep:
+      return "ring step";
     case SegmentKind::kDenseMlp:
       return "dense mlp";
     case SegmentKind::kGate:

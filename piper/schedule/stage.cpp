@@ -429,7 +429,7 @@ class RankLowering {
       writer_.wait_for(posted);
       posted.computed = writer_.compute(segment, {.reads = reads, .frees = frees});
       const bool is_module = segment.layer >= step_.model.num_layers();
-      const bool projects = step_.strategy.mesh.cp > 1 && step_.style.gathers_keys;
+      const bool projects = step_.strategy.mesh.cp > 1 && step_.style.follows_context_exchange;
       const SegmentKind last = is_module  ? SegmentKind::kMtpJoin
                                : projects ? SegmentKind::kProjection
                                           : SegmentKind::kAttention;

@@ -28,6 +28,7 @@ bool adds_to(const StepWriter& step, SegmentKind segment, Phase phase, SegmentKi
     case SegmentKind::kEmbedding:
     case SegmentKind::kAttention:
     case SegmentKind::kProjection:
+    case SegmentKind::kRingStep:
     case SegmentKind::kDenseMlp:
     case SegmentKind::kHead:
     case SegmentKind::kMtpJoin:

@@ -38,6 +38,9 @@ enum class SegmentKind : uint8_t {
   // x -> queries, keys and values (norm, projections, rotation), where ranks share a sequence;
   // kAttention is then what follows
   kProjection,
+  // queries attend to the keys and values of one rank (Segment::hop), where those pass round a ring
+  // (strategy::ContextExchange)
+  kRingStep,
   kDenseMlp,       // x1 -> x (norm, MLP, residual)
   kGate,           // x1 -> rows, routing (norm, router, top-k, permutation)
   kSharedExperts,  // x1 -> x1 + shared experts (norm, MLP, residual), while the rows travel
@@ -104,6 +107,8 @@ struct Segment {
   Share share = Share::kWhole;
   int32_t expert = -1;  // its id; kTakeExpert and kPutExpert alone
   int16_t chunk = 0;    // 0: of all rows of a mixture layer, else of its chunk 1, 2, ...
+  // Of a ring: the keys and values of the rank so many places before this one; 0 its own
+  int16_t hop = 0;
   bool operator==(const Segment&) const = default;
 };
 
@@ -130,10 +135,15 @@ enum class SlotKind : uint8_t {
   kQueries,          // of own tokens, [T, query width] (of kProjection)
   kQueriesGradient,  // the same
   // Of kProjection: of own tokens, [T, width of keys and values]; of kContext: of all ranks that
-  // share a sequence, by rank.
+  // share a sequence, by rank; on a ring of one of them (Segment::hop).
   kKeysAndValues,
-  // Of kAttention: this rank's part of that of all ranks' tokens; of kContext: of own tokens.
+  // Of kAttention: this rank's part of that of all ranks' tokens; of kContext: of own tokens; of
+  // kRingStep: this rank's part of that of one rank's tokens.
   kKeysAndValuesGradient,
+  // Heads' outputs and their log-sum-exps: of kRingStep over the keys seen so far, of the main
+  // type; of kAttention over all, [T, width of the outputs].
+  kAttended,
+  kAttendedGradient,  // of the outputs, [T, width of the outputs]
   kExpertState,  // master weights and both moments of (a part of) an expert, of the main type
   // ZeRO 2: a buffer of gradients (segment: kDenseGradients, ...) that lives for a part of a
   // micro-batch, of the main type
@@ -289,7 +299,32 @@ struct SlotMeaning {
 // gathers its latents and the rotated keys that all heads share. The backward gathers no second
 // time what a recomputation has just gathered. Sequence counts are summed over cp as well.
 //
-// Other trainers pass keys and values round a ring (ExecutionStyle::gathers_keys).
+// On a ring of n ranks (strategy::ContextExchange::kRing) attention is a step for each rank's keys
+// and values; hop i has those of the rank i places before this one, and hop 0 its own:
+//   projection   F    x                                            queries, keys 0, tape
+//   hop i        F    keys i - 1                                   keys i
+//   ring step 0  F    queries, keys 0                              attended 0
+//   ring step i  F    queries, keys i, attended i - 1, keys i - 1  attended i
+//   attention    F    x, attended n - 1                            x1, attended
+//   attention    B    gradient(x1), attended                       attended gradient
+//   hop i        B    keys i - 1                                   keys i
+//   ring step i  B    attended gradient, queries, keys i,          queries gradient i, part of keys
+//                     attended, queries gradient i - 1, keys i - 1 gradient i
+//   return i     B    part of keys gradient i [, keys gradient     keys gradient i
+//                     i - 1]
+//   ring step 0  B    attended gradient, queries, keys 0,          queries gradient, part of keys
+//                     attended, queries gradient n - 1             gradient 0
+//   projection   B    queries gradient, keys gradient n - 1, part  gradient(x)
+//                     of keys gradient 0, gradient(x1), x, tape
+//   attention    W    gradient(x1), attended, deferred
+//   projection   W    keys gradient n - 1, x, tape, deferred
+// A hop moves a slot to the next rank, and begins when the step before the one that it travels
+// beside has ended. So do gradients: what has come of the keys' of a rank and this rank's part of
+// them go on together, and are at home after n - 1 returns, where the part of its own waits. Steps
+// 1 and more read the keys of the step before to free them when their hop is done. The own step
+// comes last in the backward, beside the last return.
+//
+// Other trainers' rings are one operation each (ExecutionStyle::follows_context_exchange).
 //
 // Expert-tensor parallelism (kExpertTensor): etp ranks hold a part of the width of the same
 // experts. Each has its own received rows, and computes its part with those of all, by rank:
@@ -394,7 +429,8 @@ constexpr bool moves_rows(SegmentKind segment) {
 strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment);
 
 // "F3 L2 experts" - phase (F, R, B, U; I and W of a backward in two parts), micro-batch, layer,
-// segment: the name of a task in traces and messages, with " c1" behind it of chunk 1. Exchanges
+// segment: the name of a task in traces and messages, with " c1" behind it of chunk 1 and
+// " h1" of hop 1. Exchanges
 // are named "F3 L2 counts" / "F3 L2 dispatch" / "F3 L2 combine", point-to-point "F3 send -> 2" and
 // "B3 receive <- 2", reductions "U L2 dense gradients", "U embedding dense gradients"; of a
 // migration "U L2 expert 5 take", "U L2 expert 5 send -> 2".

@@ -62,6 +62,10 @@ const char* short_name(SlotKind kind) {
       return "keys_and_values";
     case SlotKind::kKeysAndValuesGradient:
       return "g_keys_and_values";
+    case SlotKind::kAttended:
+      return "attended";
+    case SlotKind::kAttendedGradient:
+      return "g_attended";
     case SlotKind::kDeferred:
       return "deferred";
     case SlotKind::kExpertState:

@@ -19,10 +19,12 @@ constexpr size_t kNumShares = static_cast<size_t>(Share::kBehind) + 1;
 constexpr size_t kNumSlotKinds = static_cast<size_t>(SlotKind::kKept) + 1;
 constexpr int32_t kFirstLayer = -2;
 
-// A merge has no weights, a head's gradients are made in its forward, and those of a segment in
-// parts with what is left of it.
+// A merge has no weights, a head's gradients are made in its forward, those of a ring step (latent
+// attention's keys and values are made of latents there) at once, and those of a segment in parts
+// with what is left of it.
 bool has_weights_part(const Segment& segment) {
   return segment.kind != SegmentKind::kMerge && segment.kind != SegmentKind::kHead &&
+         segment.kind != SegmentKind::kRingStep &&
          segment.kind != SegmentKind::kKeepGradients && segment.kind != SegmentKind::kDropWeights &&
          segment.kind != SegmentKind::kWait &&
          (segment.share == Share::kWhole || segment.share == Share::kRest);
@@ -46,6 +48,8 @@ bool is_for_weights(SegmentKind segment, const SlotMeaning& slot, size_t place) 
     case SlotKind::kQueries:
     case SlotKind::kKeysAndValues:
       return false;
+    case SlotKind::kKeysAndValuesGradient:  // not the own part on a ring, which joins the rest
+      return place == 1;
     case SlotKind::kRouting:
       return segment != SegmentKind::kGate;
     case SlotKind::kRowsGradient:
@@ -84,16 +88,19 @@ StepWriter::StepWriter(const model::Model& model, const strategy::Strategy& stra
     : model(model), strategy(strategy), layout(strategy), style(style) {
   step_.graph = graph::Graph(layout.num_ranks());
   num_layers_ = model.layers.size() - kFirstLayer;
-  // What is of all rows stands before the chunks.
+  // What is of all rows stands before the chunks, what has a hop has no chunk.
   const int64_t num_chunks = strategy::num_moe_chunks(strategy);
-  const size_t tables = num_layers_ * static_cast<size_t>(num_chunks == 1 ? 1 : num_chunks + 1);
+  const int64_t num_hops =
+      strategy::has_ring(strategy) && style.follows_context_exchange ? strategy.mesh.cp : 1;
+  const size_t tables = num_layers_ * static_cast<size_t>(std::max(
+                                          num_chunks == 1 ? 1 : num_chunks + 1, num_hops));
   segment_ids_.assign(kNumShares * kNumSegmentKinds * tables, -1);
   shape_ids_.assign(kNumSlotKinds * kNumSegmentKinds * tables, -1);
 }
 
 graph::SegmentId StepWriter::id_of(const Segment& segment) {
   const size_t layer =
-      segment.layer - kFirstLayer + static_cast<size_t>(segment.chunk) * num_layers_;
+      segment.layer - kFirstLayer + static_cast<size_t>(segment.chunk + segment.hop) * num_layers_;
   const size_t of_layer = layer * kNumSegmentKinds + static_cast<size_t>(segment.kind);
   return intern<graph::SegmentId>(segment_ids_,
                                   of_layer * kNumShares + static_cast<size_t>(segment.share),
@@ -102,7 +109,7 @@ graph::SegmentId StepWriter::id_of(const Segment& segment) {
 
 graph::SlotShape StepWriter::id_of(const SlotMeaning& meaning) {
   const size_t layer = meaning.segment.layer - kFirstLayer +
-                       static_cast<size_t>(meaning.segment.chunk) * num_layers_;
+                       static_cast<size_t>(meaning.segment.chunk + meaning.segment.hop) * num_layers_;
   const size_t segment = layer * kNumSegmentKinds + static_cast<size_t>(meaning.segment.kind);
   return intern<graph::SlotShape>(shape_ids_,
                                   segment * kNumSlotKinds + static_cast<size_t>(meaning.kind),
@@ -209,6 +216,20 @@ void RankWriter::leave_weights(const Segment& segment, Slots& slots) {
   weights_due_.push_back(due);
 }
 
+// What a segment without a weights' part would free while another's, still due, reads it: that one
+// frees it.
+void RankWriter::keep_for_weights(const Segment& segment, Slots& slots) {
+  graph::ShortList<SlotId> frees;
+  for (const SlotId freed : slots.frees) {
+    const auto due = std::ranges::find_if(weights_due_, [&](const WeightsDue& of) {
+      return of.segment.layer == segment.layer &&
+             std::ranges::find(of.reads, freed) != of.reads.end();
+    });
+    (due == weights_due_.end() ? frees : due->frees).push_back(freed);
+  }
+  slots.frees = frees;
+}
+
 TaskId RankWriter::compute(const Segment& segment, const Slots& slots,
                            const graph::ShortList<TaskId>& after) {
   Slots here = slots;
@@ -218,6 +239,8 @@ TaskId RankWriter::compute(const Segment& segment, const Slots& slots,
       return last_compute_;
     }
     leave_weights({.kind = segment.kind, .layer = segment.layer, .chunk = segment.chunk}, here);
+  } else if (phase_ == graph::Phase::kBackwardInput && segment.kind == SegmentKind::kRingStep) {
+    keep_for_weights(segment, here);
   }
   add_to_gradients(segment, here);
   NewTask task{.kind = TaskKind::kCompute, .segment = step_.id_of(segment), .dependencies = after};

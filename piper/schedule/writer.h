@@ -140,6 +140,7 @@ class RankWriter {
 
  private:
   graph::TaskId write(graph::NewTask task, const Slots& slots);
+  void keep_for_weights(const Segment& segment, Slots& slots);
   void leave_weights(const Segment& segment, Slots& slots);
   void add_to_gradients(const Segment& segment, Slots& slots);
   void wait_for_writers(graph::NewTask& task, const Slots& slots) const;

@@ -101,6 +101,7 @@ void read_options(ObjectReader& reader, Strategy& s) {
   s.all_to_all = choose_or_first<AllToAll>(reader, "all_to_all");
   s.all_to_all_chunk_bytes = reader.integer("all_to_all_chunk_bytes", 0, int64_t{1} << 40, 0);
   s.reduction = choose_or_first<Reduction>(reader, "reduction");
+  s.context_exchange = choose_or_first<ContextExchange>(reader, "context_exchange");
   s.moe_schedule = choose_or_first<MoeSchedule>(reader, "moe_schedule");
   s.moe_chunks = reader.integer("moe_chunks", 1, kMaxMoeChunks, 1);
   s.redundant_experts = reader.integer("redundant_experts", 0, kMaxCount, 0);
@@ -167,6 +168,8 @@ void write_options(const Strategy& s, Json& json) {
   if (s.all_to_all != AllToAll::kFlat) json["all_to_all"] = name(s.all_to_all);
   if (s.all_to_all_chunk_bytes > 0) json["all_to_all_chunk_bytes"] = s.all_to_all_chunk_bytes;
   if (s.reduction != Reduction::kDirect) json["reduction"] = name(s.reduction);
+  if (s.context_exchange != ContextExchange::kGather)
+    json["context_exchange"] = name(s.context_exchange);
   if (s.moe_schedule != MoeSchedule::kPlain) json["moe_schedule"] = name(s.moe_schedule);
   if (s.moe_chunks > 1) json["moe_chunks"] = s.moe_chunks;
   if (s.redundant_experts > 0) json["redundant_experts"] = s.redundant_experts;

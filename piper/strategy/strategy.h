@@ -186,6 +186,18 @@ static_assert(are_in_order(kReductionTraits));
 constexpr const auto& rows(Reduction) { return kReductionTraits; }
 inline constexpr auto kReductions = values_of<Reduction>();
 
+// How ranks that share a sequence come to each other's keys and values (context parallelism).
+//   kGather  all are gathered in front of attention
+//   kRing    each rank's pass from neighbour to neighbour, while those that are there are computed
+//            with (Liu et al. 2023)
+enum class ContextExchange : uint8_t { kGather, kRing };
+inline constexpr std::array kContextExchangeTraits{
+    NamedValue<ContextExchange>{ContextExchange::kGather, "gather"},
+    NamedValue<ContextExchange>{ContextExchange::kRing, "ring"}};
+static_assert(are_in_order(kContextExchangeTraits));
+constexpr const auto& rows(ContextExchange) { return kContextExchangeTraits; }
+inline constexpr auto kContextExchanges = values_of<ContextExchange>();
+
 // How a mixture layer's parts follow each other (piper/schedule/moe_layer). Parm's (Pan et al.
 // 2024) and MoNTA's (Guo et al. 2024) are of tokens that tensor-parallel ranks hold alike.
 //   kPlain          one after the other
@@ -298,6 +310,7 @@ struct Strategy {
   int64_t all_to_all_chunk_bytes =
       0;  // of a message of kHalo, kHaloSwitch and kHaloDedup at most; 0 = uncut
   Reduction reduction = Reduction::kDirect;  // of gradients
+  ContextExchange context_exchange = ContextExchange::kGather;  // of keys and values, over cp
   MoeSchedule moe_schedule = MoeSchedule::kPlain;
   int64_t moe_chunks = 1;  // where it has_chunks(): of a micro-batch's tokens on a rank
   // Slots of every mixture layer that hold copies of experts, over the ranks of an expert group:
@@ -312,6 +325,11 @@ struct Strategy {
   // by copies, never changed.
   std::shared_ptr<const Json> predicted;
 };
+
+// Whether keys and values pass round a ring of more than one rank.
+constexpr bool has_ring(const Strategy& s) {
+  return s.mesh.cp > 1 && s.context_exchange == ContextExchange::kRing;
+}
 
 // First layer of a virtual stage, from layers_per_stage; one past the last stage: the number of
 // layers. PIPER_CHECKs that the stage is there.

@@ -26,6 +26,7 @@ struct MeshRun {
   bool sequence_parallel = true;  // beside tp
   strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
   int64_t redundant = 0;  // experts
+  strategy::ContextExchange context_exchange = strategy::ContextExchange::kGather;
 };
 
 inline strategy::Strategy strategy_of(const model::Model& model, const MeshRun& run) {
@@ -42,6 +43,7 @@ inline strategy::Strategy strategy_of(const model::Model& model, const MeshRun& 
                        : run.moe_schedule;
   if (run.chunks > 0) s.moe_chunks = run.chunks;
   s.redundant_experts = run.redundant;
+  s.context_exchange = run.context_exchange;
   return s;
 }
 
@@ -50,11 +52,12 @@ inline std::string text(const MeshRun& run) {
   return fmt::format(
       "pp {} vpp {} tp {}{} cp {} ep {} etp {} dp {} {} recompute {} micro-batch {} {} capacity {} "
       "zero "
-      "{} {} chunks {} redundant {}",
+      "{} {} chunks {} redundant {} {}",
       m.pp, m.vpp, m.tp, run.sequence_parallel ? "+sp" : "", m.cp, m.ep, m.etp, m.dp,
       strategy::name(run.schedule), strategy::name(run.recompute), run.micro_batch,
       strategy::name(run.all_to_all), run.capacity.factor, run.zero,
-      strategy::name(run.moe_schedule), run.chunks, run.redundant);
+      strategy::name(run.moe_schedule), run.chunks, run.redundant,
+      strategy::name(run.context_exchange));
 }
 
 // Ranks of a node are two.

@@ -272,6 +272,7 @@ TEST_CASE("a random mesh, schedules, recomputation, micro-batch, exchange and di
     run.mesh = {
         .pp = pick(kDegrees), .ep = pick(kDegrees), .dp = pick(kDegrees), .tp = pick(kDegrees)};
     if (random() % 2 == 0) run.mesh.cp = pick(kDegrees);
+    if (run.mesh.cp > 1) run.context_exchange = pick(strategy::kContextExchanges);
     run.mesh.etp = run.mesh.tp == 1 ? pick(kShares) : pick(kDegrees);
     if (run.mesh.world() > 16 || run.mesh.ranks_per_stage() % run.mesh.ranks_per_expert_set() != 0)
       continue;

@@ -30,7 +30,7 @@ schedule::ExecutionStyle style_of(const TrainerProfile& trainer) {
   style.mixture_is_one_segment = true;
   style.deals_held_tokens = !trainer.schedules_mixtures;
   style.gathers_inputs_again = trainer.gathers_twice;
-  style.gathers_keys = false;
+  style.follows_context_exchange = false;
   style.reruns_whole_layers = true;
   style.reruns_first = true;
   style.has_mtp_modules = false;

@@ -1,0 +1,17 @@
+#include <piper/base/error.h>
+#include <piper/collective/ring_hop.h>
+#include <piper/collective/step_writer.h>
+
+namespace piper::collective {
+
+MemberSteps ring_hop(int64_t member, int64_t num_members, int64_t count) {
+  PIPER_CHECK(num_members > 1 && member >= 0 && member < num_members, "no ring of one member");
+  StepWriter steps(member, count, count);
+  const auto part = [&](int64_t from) { return static_cast<uint32_t>(from); };
+  const int64_t before = (member + num_members - 1) % num_members;
+  steps.send((member + 1) % num_members, part(member), {Buffer::kInput, 0, count});
+  steps.receive(before, part(before), {Buffer::kOutput, 0, count});
+  return steps.take();
+}
+
+}  // namespace piper::collective
