@@ -229,13 +229,13 @@ SegmentBytes ring_step_bytes(const model::Model& model, const model::Attention& 
   const int64_t outputs = main * s.out + e * s.sums;
   const int64_t beside = pads ? e * q : is_narrow ? std::max(e * q, (e + main) * q / 2) : e * q / 2;
   const int64_t forward = std::max({e * making + products, e * (read + q + s.sums) + s.flash.forward,
-                                    outputs + beside + 3 * e * s.sums});
+                                    outputs + beside + 5 * e * s.sums / 2});
   // Gradient of the output and the output, wide; gradients of all keys, and of half of the queries
-  // beside the sum; the kernel wants parts of several sequences in one piece.
-  const int64_t wide = (pads ? 2 * q : 0) + (work.sequences > 1 ? 3 * q / 2 : 0);
+  // beside the sum.
+  const int64_t wide = pads ? 2 * q : 0;
   const int64_t kernel = e * (wide + read + q + s.gradients) + s.flash.backward;
-  const int64_t later = s.is_latent ? e * (q + s.gradients + s.made + s.latent + 2 * s.keys) + products
-                                    : e * (q + s.gradients + 2 * s.keys);
+  const int64_t later =
+      s.is_latent ? e * (q + s.gradients + s.made + s.latent + 2 * s.keys) + products : 0;
   const int64_t sum = e * (q / 2 + q + s.gradients + (s.is_latent ? 2 : 1) * s.keys);
   const int64_t backward = std::max({kernel, later, sum, e * (wide + making) + products});
   return {.forward_transient = std::max<int64_t>(0, forward - outputs),

@@ -183,7 +183,7 @@ TEST_CASE("rows known by micro-batch and rank price each alone, and even ones as
 
 // The key of known prices once had three bits for a task's kind: a ring, the ninth kind, got the
 // price of the computation of its segment.
-TEST_CASE("a task that has no exact price does not take that of another kind") {
+TEST_CASE("a task does not take the price of another kind") {
   const model::Model model = example::mixture(2);
   const strategy::Strategy s = example::strategy(model, 1, 2, 4, 1);
   schedule::StepGraph step = schedule::write_step(model, s);
@@ -203,7 +203,23 @@ TEST_CASE("a task that has no exact price does not take that of another kind") {
                   .segment = known.segment,
                   .operation = step.graph.new_operation(),
                   .group = graph::GroupId(0)});
-  CHECK_THROWS_AS(price(step, model, s, example::nodes()), InternalError);
+  const cluster::Cluster cluster = example::nodes();
+  const Prices prices = price(step, model, s, cluster);
+  CHECK(prices.seconds.back() ==
+        ring_hop_seconds(cluster, group_of(step.graph.group(graph::GroupId(0))), 0));
+}
+
+TEST_CASE("a hop of a ring is a gather's part, or one message where that is slower") {
+  const cluster::Cluster cluster = example::nodes();
+  for (const int64_t size : {2, 4})
+    for (const double bytes : {0.0, 1e3, 1e8}) {
+      const Group group{.size = size};
+      const double hop = ring_hop_seconds(cluster, group, bytes);
+      const double part = all_reduce_seconds(cluster, group, bytes * static_cast<double>(size)) / 2 /
+                          static_cast<double>(size - 1);
+      CHECK(hop == std::max(part, point_to_point_seconds(cluster, 0, 1, bytes)));
+    }
+  CHECK(ring_hop_seconds(cluster, {.size = 1}, 1e8) == 0);
 }
 
 TEST_CASE("the closed form's memory is the simulation's rows under a capacity too") {

@@ -86,7 +86,9 @@ class Bench {
         strategy::AllToAll all_to_all = strategy::AllToAll::kFlat, int64_t tensor_ranks = 1,
         int64_t expert_ranks = 1, bool sequence_parallel = true,
         strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain,
-        int64_t context_ranks = 1)
+        int64_t context_ranks = 1,
+        strategy::ContextExchange context_exchange = strategy::ContextExchange::kGather,
+        Rank rank = Rank(0))
       : shape_(shape),
         expert_ranks_(expert_ranks),
         model_(model::with_mtp(tiny_model(shape.family), mtp_depth)) {
@@ -108,12 +110,13 @@ class Bench {
     strategy.all_to_all = all_to_all;
     strategy.mesh.tp = tensor_ranks;
     strategy.mesh.cp = context_ranks;
+    strategy.context_exchange = context_exchange;
     strategy.mesh.etp = expert_ranks;
     strategy.mesh.dp = strategy.mesh.ranks_per_expert_set();
     strategy.sequence_parallel = sequence_parallel && tensor_ranks > 1;
     strategy.moe_schedule = moe_schedule;
     by_ = cost::division_of(strategy);
-    stage_ = make_stage(model_, strategy, Rank(0),
+    stage_ = make_stage(model_, strategy, rank,
                         {.dtype = shape.dtype, .mtp_weight = 1, .mtp_target_tokens = {1}});
     batch_ = random_batch(model_, shape.sequences, shape.sequence, 1);
     x_ = stage_->embedding_forward(batch_.tokens_BS)
@@ -200,6 +203,56 @@ class Bench {
     check(predicted(SegmentKind::kProjection, work(1)), projection_f,
           bytes_of(own.queries) + bytes_of(own.keys_and_values), projection_b, bytes_of(gx),
           projection_tape, predicted(SegmentKind::kProjection, work(1)).tape, packed("self_attn"));
+  }
+  // On a ring: peaks of the step of one hop, which differ by whose keys they are and by rank.
+  struct RingPeaks {
+    int64_t forward = 0, backward = 0;
+  };
+  RingPeaks ring_attention(int64_t hop) {
+    using enum schedule::SlotKind;
+    const auto slot = [&](schedule::SlotKind kind, SegmentKind segment) {
+      return cost::slot_bytes(model_, {kind, {segment, 0}}, work(1));
+    };
+    const auto bytes = [](const Stage::Attended& of) {
+      return bytes_of(of.out) + bytes_of(of.log_sum_exp);
+    };
+    const Stage::Projection own = stage_->projection_forward(0, x_, shape_.sequence, nullptr);
+    Stage::Attended before, after, kept;
+    if (hop > 0) before = stage_->ring_step_forward(0, 0, own, {}, shape_.sequence);
+    const Measured f = measure(
+        [&] { after = stage_->ring_step_forward(0, hop, own, before, shape_.sequence); });
+    CHECK(bytes(after) == slot(kAttended, SegmentKind::kRingStep));
+    CHECK(f.kept == bytes(after));
+    const at::Tensor x1 = stage_->ring_attention_forward(0, x_, after, kept);
+    CHECK(bytes(kept) == slot(kAttended, SegmentKind::kAttention));
+    Tape tape{.defers_weights = in_parts_};
+    at::Tensor g_out;
+    const Measured rest =
+        measure([&] { g_out = stage_->ring_attention_backward(0, x1, kept, tape); });
+    CHECK(bytes_of(g_out) == slot(kAttendedGradient, SegmentKind::kAttention));
+    CHECK(rest.kept == bytes_of(g_out));
+    check_near(rest.peak,
+               bytes_of(g_out) + predicted(SegmentKind::kAttention, work(1)).backward_transient,
+               rest.peak, packed("self_attn"));
+    Stage::Projection g;
+    const at::Tensor g_before = at::zeros_like(own.queries);
+    const Measured b = measure([&] {
+      g = stage_->ring_step_backward(0, hop, g_out, own, kept, g_before, shape_.sequence);
+    });
+    CHECK(bytes_of(g.queries) == slot(kQueriesGradient, SegmentKind::kRingStep));
+    CHECK(bytes_of(g.keys_and_values) == slot(kKeysAndValuesGradient, SegmentKind::kRingStep));
+    CHECK(bytes_of(own.keys_and_values) == slot(kKeysAndValues, SegmentKind::kContext));
+    CHECK(b.kept == bytes_of(g.queries) + bytes_of(g.keys_and_values));
+    return {f.peak - f.kept, b.peak - b.kept};
+  }
+  void check_ring_step(const RingPeaks& most) {
+    const cost::SegmentBytes of = predicted(SegmentKind::kRingStep, work(1));
+    const int64_t outputs = cost::slot_bytes(
+        model_, {schedule::SlotKind::kQueries, {SegmentKind::kProjection, 0}}, work(1));
+    check_near(outputs + most.forward, outputs + of.forward_transient, outputs + most.forward,
+               packed("self_attn"));
+    check_near(outputs + most.backward, outputs + of.backward_transient, outputs + most.backward,
+               packed("self_attn"));
   }
   void dense() {
     Tape tape{.defers_weights = in_parts_};
@@ -584,6 +637,36 @@ TEST_CASE("attention of ranks that share sequences keeps and needs what cost pre
                       strategy::MoeSchedule::kPlain, ranks);
           if (in_parts) bench.divide_backwards();
           bench.context_attention();
+        }
+}
+
+TEST_CASE("steps of a ring keep and need what cost predicts") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  for (const char* family : {"mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "llama"})
+    for (Shape shape : kShapes)
+      for (const int64_t ranks : {2, 4})
+        for (const bool in_parts : {false, true}) {
+          if (shape.sequence % (2 * ranks) != 0) continue;
+          shape.family = family;
+          INFO("family ", std::string(family), " ranks ", ranks);
+          CAPTURE(shape.sequence);
+          CAPTURE(shape.sequences);
+          CAPTURE(shape.head_dim);
+          CAPTURE(static_cast<int>(shape.dtype));
+          Bench::RingPeaks most;
+          for (const int64_t rank : {int64_t{0}, ranks - 1}) {
+            Bench bench(shape, 1, {}, 0, 0, strategy::AllToAll::kFlat, 1, 1, true,
+                        strategy::MoeSchedule::kPlain, ranks, strategy::ContextExchange::kRing,
+                        Rank(static_cast<int32_t>(rank)));
+            if (in_parts) bench.divide_backwards();
+            for (const int64_t hop : {0, 1}) {
+              const Bench::RingPeaks of = bench.ring_attention(hop);
+              most.forward = std::max(most.forward, of.forward);
+              most.backward = std::max(most.backward, of.backward);
+            }
+            if (rank > 0) bench.check_ring_step(most);
+          }
         }
 }
 

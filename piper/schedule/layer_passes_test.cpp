@@ -56,6 +56,16 @@ std::vector<LayerKind> every_kind() {
     divided.divides_rows = true;
     kinds.push_back(divided);
   }
+  // And where ranks share sequences.
+  const size_t num_of_all_tokens = kinds.size();
+  for (size_t i = 0; i < num_of_all_tokens; ++i) {
+    LayerKind parts = kinds[i];
+    parts.shares_sequences = parts.gathers_keys = true;
+    kinds.push_back(parts);
+    parts.gathers_keys = false;
+    parts.ring = static_cast<int16_t>(2 + i % 4);
+    kinds.push_back(parts);
+  }
   return kinds;
 }
 
@@ -165,6 +175,34 @@ TEST_CASE("a mixture whose experts several ranks share, and whose rows travel") 
     CHECK(whole.slots[slot.index()].kind != SlotKind::kGathered);
     CHECK(whole.slots[slot.index()].kind != SlotKind::kPartial);
   }
+}
+
+// At most three ranks' keys and values at once, whatever the ring's length: those that are computed
+// with, those on their way, and those whose hop may not be done.
+TEST_CASE("a ring of any length has as many ranks' keys and values alive at once") {
+  for (const int16_t ranks : {4, 9})
+    for (const Recompute recompute : strategy::kRecomputes) {
+      const LayerPasses passes =
+          layer_passes({.shares_sequences = true, .ring = ranks}, recompute);
+      for (const std::vector<LayerTask>* pass :
+           {&passes.forward, &passes.recompute, &passes.backward}) {
+        int64_t alive = 0, most = 0;
+        const auto count = [&](const LayerSlotList& slots, int64_t sign) {
+          for (const LayerSlot slot : slots) {
+            const ProgramSlot& of = passes.slots[slot.index()];
+            if (of.kind == SlotKind::kKeysAndValues && of.writer == SegmentKind::kContext)
+              alive += sign;
+          }
+        };
+        for (const LayerTask& task : *pass) {
+          count(task.writes, 1);
+          most = std::max(most, alive);
+          count(task.frees, -1);
+        }
+        CHECK(most <= 3);
+        CHECK(alive == 0);
+      }
+    }
 }
 
 TEST_CASE("a mixture in two chunks: one's rows travel while the other is computed") {

@@ -500,6 +500,33 @@ TEST_CASE("shared sequences give sound graphs on every mesh, schedule and recomp
         }
 }
 
+TEST_CASE("a ring gives sound graphs on every mesh, schedule and recomputation") {
+  for (const Mesh& mesh :
+       {Mesh{.pp = 1, .cp = 2}, Mesh{.pp = 1, .cp = 3}, Mesh{.pp = 2, .cp = 5},
+        Mesh{.pp = 2, .tp = 2, .cp = 2}, Mesh{.pp = 2, .ep = 2, .dp = 2, .cp = 4}})
+    for (const int64_t m : {1, 3})
+      for (const PipelineSchedule schedule : strategy::kPipelineSchedules)
+        for (const Recompute recompute : strategy::kRecomputes)
+          for (const bool divided : {false, true}) {
+            if (mesh.pp == 1 && strategy::is_v(schedule)) continue;
+            if (schedule == PipelineSchedule::kInterleaved) continue;
+            CAPTURE(strategy::name(schedule));
+            CAPTURE(strategy::name(recompute));
+            CAPTURE(mesh.cp);
+            CAPTURE(m);
+            Mesh of = mesh;
+            if (strategy::is_v(schedule)) of.vpp = 2;
+            strategy::Strategy s = example::strategy(of, 5, m, schedule, recompute);
+            s.layers_per_stage = strategy::even_split(5, of.num_virtual_stages());
+            s.sequence_parallel = divided && mesh.tp > 1;
+            s.context_exchange = strategy::ContextExchange::kRing;
+            s.sequence = 2 * mesh.cp * mesh.tp;
+            const StepGraph step = write_step(example::model({4, 0, 4, 8, 4}, true), s);
+            CHECK(first_problem(step.graph) == "");
+            CHECK(graph::find_deadlock(step.graph) == "");
+          }
+}
+
 TEST_CASE("a mixture layer in chunks reads, writes and frees what the contract says") {
   strategy::Strategy s = example::strategy({.pp = 1, .ep = 2, .dp = 2}, 1, 1);
   s.moe_schedule = strategy::MoeSchedule::kChunked;

@@ -108,6 +108,11 @@ std::vector<Case> all_cases() {
   cases.back().strategy.mesh.etp = 2;
   cases.back().strategy.sequence_parallel = false;
   cases.back().strategy.moe_schedule = strategy::MoeSchedule::kParmS1;
+  for (const model::Model& model : {small_model(), deepseek_like()}) {
+    cases.push_back(make_case(model, mesh_of(1, 1, 1)));
+    cases.back().strategy.mesh.cp = 2;
+    cases.back().strategy.context_exchange = strategy::ContextExchange::kRing;
+  }
   cases.push_back(make_case(small_model(), mesh_of(1, 4, 2)));
   cases.back().strategy.zero = 1;
   cases.push_back(make_case(small_model(), mesh_of(2, 2, 1), PipelineSchedule::kZbH1));

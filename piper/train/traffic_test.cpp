@@ -39,6 +39,7 @@ struct Case {
   bool sequence_parallel = true;  // beside tp
   strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
   int64_t redundant = 0;  // experts; other copies before every step
+  strategy::ContextExchange context_exchange = strategy::ContextExchange::kGather;
 };
 
 RunResult run(const Case& c) {
@@ -63,6 +64,7 @@ RunResult run(const Case& c) {
   r.strategy.moe_chunks = c.moe_chunks;
   r.strategy.reduction = c.reduction;
   r.strategy.redundant_experts = c.redundant;
+  r.strategy.context_exchange = c.context_exchange;
   if (c.redundant > 0) r.rebalance = {.kind = balance::RebalanceKind::kReplicate, .every = 1};
   r.cluster = cost::example::nodes();
   r.corpus = Corpus(Text(some_text(), "text"));
@@ -100,6 +102,22 @@ TEST_CASE("the transports count exactly the predicted bytes, by pair, layer and 
     CHECK(traffic.predicted_bytes() > 0);
     const int64_t world = c.mesh.world();
     CHECK(traffic.num_pairs() == world * (world - 1));  // the statistics reach everyone
+  }
+}
+
+TEST_CASE("keys and values on a ring go to the next rank alone, as is predicted") {
+  for (Case c : {Case{.mesh = {.cp = 4}}, Case{.mesh = {.ep = 2, .cp = 2}},
+                 Case{.mesh = {.pp = 2, .ep = 4, .tp = 2, .cp = 4},
+                      .recompute = strategy::Recompute::kAttention},
+                 Case{.mesh = {.ep = 2, .dp = 2, .cp = 2},
+                      .recompute = strategy::Recompute::kFull,
+                      .precision = strategy::Precision::kBf16}}) {
+    c.context_exchange = strategy::ContextExchange::kRing;
+    const Traffic traffic = run(c).traffic;
+    CAPTURE(to_text(traffic));
+    CHECK(traffic.num_unequal() == 0);
+    CHECK(std::ranges::any_of(traffic.rows,
+                              [](const TrafficRow& row) { return row.what == "ring"; }));
   }
 }
 
