@@ -27,7 +27,8 @@ struct Flags {
   int64_t rebalance_every = 50;
   std::string statistic;
   bool min_devices = false, json = false, explain = false;
-  std::string trainer = "piper", offload, placement, all_to_all, reduction, moe_schedule;
+  std::string trainer = "piper", offload, placement, all_to_all, reduction, context_exchange,
+              moe_schedule;
   std::optional<int64_t> all_to_all_chunk_bytes;
   std::optional<double> capacity_factor;
   std::string drop;
@@ -93,6 +94,8 @@ plan::FixedAxes fixed_axes(const Flags& flags) {
   fixed.exchange = fixed_exchange(flags);
   fixed.capacity = capacity_of(flags);
   fixed.reduction = parse_word_if_given<strategy::Reduction>("--reduction", flags.reduction);
+  fixed.context_exchange =
+      parse_word_if_given<strategy::ContextExchange>("--context-exchange", flags.context_exchange);
   fixed.moe_schedule =
       parse_word_if_given<strategy::MoeSchedule>("--moe-schedule", flags.moe_schedule);
   fixed.runnable |= fixed.paper_form;
@@ -211,6 +214,9 @@ Run add_plan(Subcommand command) {
   command.add_option(
       "--reduction", flags->reduction,
       "fix how gradients are summed, of what this Piper runs: direct or hierarchical");
+  command.add_option("--context-exchange", flags->context_exchange,
+                     "fix how ranks that share a sequence come to each other's keys and values, as "
+                     "this Piper runs it: ring or gather");
   command.add_option(
       "--moe-schedule", flags->moe_schedule,
       "fix the order of a mixture layer on a profiled machine: plain, chunked, parm-s1, "

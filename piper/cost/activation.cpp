@@ -204,8 +204,8 @@ SegmentBytes context_attention_bytes(const model::Model& model, const model::Att
 // What follows the steps of a ring: the outputs' projection alone.
 SegmentBytes ring_attention_bytes(const model::Model& model, const model::Attention& a,
                                   const SegmentWork& work) {
-  const int64_t products = product_bytes(work.element_bytes, model.hidden,
-                                         std::max(model.hidden, a.output_width()));
+  const int64_t products =
+      product_bytes(work.element_bytes, model.hidden, std::max(model.hidden, a.output_width()));
   return {.forward_transient = products,
           .backward_transient = products,
           .input_transient = products,
@@ -228,8 +228,9 @@ SegmentBytes ring_step_bytes(const model::Model& model, const model::Attention& 
   // copy of these in the main type, too.
   const int64_t outputs = main * s.out + e * s.sums;
   const int64_t beside = pads ? e * q : is_narrow ? std::max(e * q, (e + main) * q / 2) : e * q / 2;
-  const int64_t forward = std::max({e * making + products, e * (read + q + s.sums) + s.flash.forward,
-                                    outputs + beside + 5 * e * s.sums / 2});
+  const int64_t forward =
+      std::max({e * making + products, e * (read + q + s.sums) + s.flash.forward,
+                outputs + beside + 5 * e * s.sums / 2});
   // Gradient of the output and the output, wide; gradients of all keys, and of half of the queries
   // beside the sum.
   const int64_t wide = pads ? 2 * q : 0;
@@ -663,11 +664,10 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
                                 ? a.num_heads * a.latent.value_head_dim
                                 : a.output_width();
       const bool has_sums = slot.kind == SlotKind::kAttended;
-      return work.all_tokens() *
-             (width * (has_sums && slot.segment.kind == SegmentKind::kRingStep
-                           ? main
-                           : work.element_bytes) +
-              (has_sums ? a.num_heads * main : 0));
+      return work.all_tokens() * (width * (has_sums && slot.segment.kind == SegmentKind::kRingStep
+                                               ? main
+                                               : work.element_bytes) +
+                                  (has_sums ? a.num_heads * main : 0));
     }
     case SlotKind::kGathered:
     case SlotKind::kPartial:

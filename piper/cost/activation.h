@@ -21,12 +21,12 @@ struct ExpertsOfSize {
 
 // Over how many ranks a layer's matrices and a micro-batch's tokens are divided.
 struct Division {
-  int64_t context = 1;  // a sequence: of all tokens
+  int64_t context = 1;   // a sequence: of all tokens
   bool is_ring = false;  // those ranks' keys and values pass round a ring (strategy::has_ring)
-  int64_t tensor = 1;   // matrices of attention and dense nets; the head's tokens
-  int64_t tokens = 1;   // tokens between the blocks: as many, or all ranks of `tensor` hold all
-  int64_t routed = 1;   // tokens of a mixture layer: gate, shared experts, merge
-  int64_t experts = 1;  // an expert's matrices
+  int64_t tensor = 1;    // matrices of attention and dense nets; the head's tokens
+  int64_t tokens = 1;    // tokens between the blocks: as many, or all ranks of `tensor` hold all
+  int64_t routed = 1;    // tokens of a mixture layer: gate, shared experts, merge
+  int64_t experts = 1;   // an expert's matrices
   bool gathers_rows = false;    // those ranks have rows of their own, else all of them the same
   bool fuses_exchange = false;  // those ranks are all sent the rows of an expert
   int64_t rows = 1;             // of the tokens that ranks of `tensor` route alike: among them

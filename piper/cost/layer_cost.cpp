@@ -127,7 +127,8 @@ const LayerCost& LayerCosts::layer(size_t type, const strategy::Strategy& s) {
                 .chunk_bytes = s.all_to_all_chunk_bytes,
                 .moe_schedule = s.moe_schedule,
                 .moe_chunks = s.moe_chunks,
-                .redundant_experts = s.redundant_experts};
+                .redundant_experts = s.redundant_experts,
+                .context_exchange = s.context_exchange};
   const auto found = layers_.find(key);
   if (found != layers_.end()) return found->second;
   return layers_.emplace(key, make_layer(type, s)).first->second;

@@ -137,6 +137,7 @@ class LayerCosts {
     strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
     int64_t moe_chunks = 1;
     int64_t redundant_experts = 0;
+    strategy::ContextExchange context_exchange = strategy::ContextExchange::kRing;
     auto operator<=>(const Key&) const = default;
   };
   std::map<Key, LayerCost> layers_;

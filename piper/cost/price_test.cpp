@@ -215,8 +215,8 @@ TEST_CASE("a hop of a ring is a gather's part, or one message where that is slow
     for (const double bytes : {0.0, 1e3, 1e8}) {
       const Group group{.size = size};
       const double hop = ring_hop_seconds(cluster, group, bytes);
-      const double part = all_reduce_seconds(cluster, group, bytes * static_cast<double>(size)) / 2 /
-                          static_cast<double>(size - 1);
+      const double part = all_reduce_seconds(cluster, group, bytes * static_cast<double>(size)) /
+                          2 / static_cast<double>(size - 1);
       CHECK(hop == std::max(part, point_to_point_seconds(cluster, 0, 1, bytes)));
     }
   CHECK(ring_hop_seconds(cluster, {.size = 1}, 1e8) == 0);

@@ -224,7 +224,8 @@ void attention(List& list, const model::Model& model, const model::Layer& layer,
   const auto tokens = static_cast<double>(work.all_tokens());
   const auto d = static_cast<double>(model.hidden);
   if (projects(part)) norm(list, tokens, d);
-  if (layer.input_width > 0 && part != AttentionPart::kRingStep) {  // its projection and gate, its way out
+  if (layer.input_width > 0 &&
+      part != AttentionPart::kRingStep) {  // its projection and gate, its way out
     const auto width = static_cast<double>(layer.input_width);
     list.linear(tokens, 2 * width, d);
     list.linear(tokens, d, width);

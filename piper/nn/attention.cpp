@@ -362,8 +362,8 @@ Projected ring_step_backward(AttentionBlock& block, const RingStep& step,
       by_sequence(g_out_TC, a, own_sequence), by_sequence(p.queries_TC, a, own_sequence),
       heads_of(keys_of(both_BSC), a), heads_of(values_of(both_BSC), a),
       by_heads(kept, a, own_sequence), step);
-  const at::Tensor part_TC = step.reads_early_keys() ? at::zeros_like(p.keys_values_TC)
-                                                     : at::empty_like(p.keys_values_TC);
+  const at::Tensor part_TC =
+      step.reads_early_keys() ? at::zeros_like(p.keys_values_TC) : at::empty_like(p.keys_values_TC);
   const at::Tensor part_BSC = keys_read(part_TC, step, own_sequence);
   keys_of(part_BSC).copy_(g.k_BSHd.flatten(2));
   values_of(part_BSC).copy_(g.v_BSHd.flatten(2));

@@ -282,8 +282,8 @@ namespace {
 
 AllTokens expand_step(const LatentAttentionBlock& block, const RingStep& step,
                       const at::Tensor& keys_values_TC, int64_t own_sequence) {
-  return expand_tokens(
-      block, step.keys(keys_values_TC.unflatten(0, {-1, own_sequence}), 1).flatten(0, 1));
+  return expand_tokens(block,
+                       step.keys(keys_values_TC.unflatten(0, {-1, own_sequence}), 1).flatten(0, 1));
 }
 
 int64_t keys_of(const RingStep& step, int64_t own_sequence) {
@@ -349,8 +349,7 @@ Projected latent_ring_step_backward(LatentAttentionBlock& block, const RingStep&
   at::Tensor part_TC = g_kv_a;
   if (step.reads_early_keys()) {
     part_TC = at::zeros_like(p.keys_values_TC);
-    step.keys(part_TC.unflatten(0, {-1, own_sequence}), 1)
-        .copy_(g_kv_a.unflatten(0, {-1, keys}));
+    step.keys(part_TC.unflatten(0, {-1, own_sequence}), 1).copy_(g_kv_a.unflatten(0, {-1, keys}));
   }
   const at::Tensor before = g_queries_TC.defined()
                                 ? g_queries_TC.view({-1, own_sequence, w.heads, w.query})

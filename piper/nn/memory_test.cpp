@@ -87,7 +87,7 @@ class Bench {
         int64_t expert_ranks = 1, bool sequence_parallel = true,
         strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain,
         int64_t context_ranks = 1,
-        strategy::ContextExchange context_exchange = strategy::ContextExchange::kGather,
+        strategy::ContextExchange context_exchange = strategy::ContextExchange::kRing,
         Rank rank = Rank(0))
       : shape_(shape),
         expert_ranks_(expert_ranks),
@@ -219,8 +219,8 @@ class Bench {
     const Stage::Projection own = stage_->projection_forward(0, x_, shape_.sequence, nullptr);
     Stage::Attended before, after, kept;
     if (hop > 0) before = stage_->ring_step_forward(0, 0, own, {}, shape_.sequence);
-    const Measured f = measure(
-        [&] { after = stage_->ring_step_forward(0, hop, own, before, shape_.sequence); });
+    const Measured f =
+        measure([&] { after = stage_->ring_step_forward(0, hop, own, before, shape_.sequence); });
     CHECK(bytes(after) == slot(kAttended, SegmentKind::kRingStep));
     CHECK(f.kept == bytes(after));
     const at::Tensor x1 = stage_->ring_attention_forward(0, x_, after, kept);
@@ -634,7 +634,7 @@ TEST_CASE("attention of ranks that share sequences keeps and needs what cost pre
           CAPTURE(shape.sequence);
           CAPTURE(shape.head_dim);
           Bench bench(shape, 1, {}, 0, 0, strategy::AllToAll::kFlat, 1, 1, true,
-                      strategy::MoeSchedule::kPlain, ranks);
+                      strategy::MoeSchedule::kPlain, ranks, strategy::ContextExchange::kGather);
           if (in_parts) bench.divide_backwards();
           bench.context_attention();
         }

@@ -136,12 +136,11 @@ class ModelStage final : public Stage {
     const Projected p{projection.queries, projection.keys_and_values};
     const nn::Attended before{attended.out, attended.log_sum_exp};
     const int64_t own_sequence = sequence / share_.context.count;
-    const nn::Attended made =
-        blocks.latent.output != nullptr
-            ? latent_ring_step_forward(blocks.latent, {share_.context, hop}, p, before,
-                                       own_sequence)
-            : nn::ring_step_forward(blocks.attention, {share_.context, hop}, p, before,
-                                    own_sequence);
+    const nn::Attended made = blocks.latent.output != nullptr
+                                  ? latent_ring_step_forward(blocks.latent, {share_.context, hop},
+                                                             p, before, own_sequence)
+                                  : nn::ring_step_forward(blocks.attention, {share_.context, hop},
+                                                          p, before, own_sequence);
     return {made.out_TC, made.log_sum_exp};
   }
   at::Tensor ring_attention_forward(int32_t layer, const at::Tensor& x_TD, const Attended& attended,
@@ -150,10 +149,9 @@ class ModelStage final : public Stage {
     LayerBlocks& blocks = at(layer);
     const nn::Attended all{attended.out, attended.log_sum_exp};
     nn::Attended left;
-    at::Tensor x1_TD =
-        blocks.latent.output != nullptr
-            ? latent_ring_attention_forward(blocks.latent, x_TD, all, left)
-            : nn::ring_attention_forward(blocks.attention, x_TD, all, left);
+    at::Tensor x1_TD = blocks.latent.output != nullptr
+                           ? latent_ring_attention_forward(blocks.latent, x_TD, all, left)
+                           : nn::ring_attention_forward(blocks.attention, x_TD, all, left);
     kept = {left.out_TC, left.log_sum_exp};
     return x1_TD;
   }

@@ -161,7 +161,7 @@ std::vector<std::string> axes_in_words(const Strategy& s) {
   };
   add(true, fmt::format("pp {}", m.pp) + (m.vpp > 1 ? fmt::format(" x {}", m.vpp) : ""));
   add(true, fmt::format("tp {}{}", m.tp, s.sequence_parallel ? "+sp" : ""));
-  add(m.cp > 1, fmt::format("cp {}", m.cp));
+  add(m.cp > 1, fmt::format("cp {}{}", m.cp, strategy::has_ring(s) ? "" : " gather"));
   add(true, fmt::format("ep {}", m.ep) + (m.etp > 1 ? fmt::format(" x etp {}", m.etp) : ""));
   add(true, fmt::format("dp {}", m.dp));
   add(true, fmt::format("{} x {}", s.num_micro_batches, s.micro_batch_sequences));

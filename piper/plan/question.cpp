@@ -133,6 +133,11 @@ class Settling {
           "--moe-schedule and --moe-chunks: trainer {} runs mixture layers in one piece; allowed "
           "with it: plain; others with --trainer piper",
           trainer_.name));
+    if (r.fixed.context_exchange == strategy::ContextExchange::kGather && !r.has_exact_costs())
+      problems.push_back(
+          fmt::format("--context-exchange is gather: it has a price on machines that piper profile "
+                      "has measured; by the profile of trainer {} allowed: ring",
+                      trainer_.name));
     if (r.fixed.runnable && !strategy::runs(r.precision))
       problems.push_back(
           fmt::format("--precision is {}: this Piper trains in fp32, bf16 and fp64{}",

@@ -345,6 +345,7 @@ class Search {
   std::vector<Visited> with_exchanges() {
     std::vector<double> imbalances;
     for (const Strategy& s : round_) imbalances.push_back(r_.imbalance_at(s.mesh.ep));
+    choose_context_exchanges(imbalances);
     exchange_.choose(round_, imbalances, num_threads_);
     std::vector<Visited> visited;
     if (!r_.schedules_mixtures()) {
@@ -363,6 +364,20 @@ class Search {
       if (one) visited.push_back(std::move(*one));
     num_with_moe_schedule_ += std::ssize(visited);
     return visited;
+  }
+
+  // A ring has more messages one after the other: where costs are exact, a gather may be faster.
+  void choose_context_exchanges(const std::vector<double>& imbalances) {
+    if (!r_.has_exact_costs() || r_.fixed.context_exchange) return;
+    share_items(num_threads_, std::ssize(round_), [&](int64_t thread, int64_t item) {
+      const auto i = static_cast<size_t>(item);
+      Strategy gathers = round_[i];
+      if (!strategy::has_ring(gathers)) return;
+      gathers.context_exchange = strategy::ContextExchange::kGather;
+      if (seconds_through_layers(estimator(thread), gathers, imbalances[i]) <
+          seconds_through_layers(estimator(thread), round_[i], imbalances[i]))
+        round_[i] = gathers;
+    });
   }
 
   std::optional<Visited> with_schedule(cost::Estimator& estimator, Strategy s, Strategy of_rows,

@@ -167,11 +167,15 @@ bool tries_placement(const Request& r, const Strategy& s, Placement placement) {
 }
 
 Strategy with_shape(const Request& r, const Shape& s) {
+  using strategy::ContextExchange;
+  const ContextExchange keys =
+      s.cp > 1 ? r.fixed.context_exchange.value_or(ContextExchange::kRing) : ContextExchange::kRing;
   return {.mesh = {.pp = s.pp, .ep = s.ep, .dp = s.dp, .etp = s.etp, .tp = s.tp, .cp = s.cp},
           .sequence = r.sequence,
           .global_batch_sequences = r.global_batch_sequences,
           .micro_batch_sequences = s.micro,
-          .num_micro_batches = r.global_batch_sequences / s.dp / s.micro};
+          .num_micro_batches = r.global_batch_sequences / s.dp / s.micro,
+          .context_exchange = keys};
 }
 
 std::vector<int64_t> divisors(int64_t n) {

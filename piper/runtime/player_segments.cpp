@@ -155,11 +155,10 @@ void Player::run_forward(const Task& task, const Segment& segment) {
     }
     case SegmentKind::kRingStep: {
       const bool is_first = segment.hop == 0;
-      hold_attended(write(task, 0),
-                    stage_.ring_step_forward(
-                        layer, segment.hop, {in(0), in(1)},
-                        is_first ? nn::Stage::Attended{} : attended_of(read(task, 2)),
-                        positions(layer)));
+      hold_attended(write(task, 0), stage_.ring_step_forward(layer, segment.hop, {in(0), in(1)},
+                                                             is_first ? nn::Stage::Attended{}
+                                                                      : attended_of(read(task, 2)),
+                                                             positions(layer)));
       return;
     }
     case SegmentKind::kAttention:

@@ -14,10 +14,11 @@ const LayerPasses& passes_of(const StepWriter& step, int32_t layer, int64_t pp_r
 
 SlotMeaning meaning(const LayerPasses& passes, LayerSlot slot, int32_t layer) {
   const ProgramSlot& in_program = passes.slots[slot.index()];
-  return {in_program.kind, {.kind = in_program.writer,
-                            .layer = layer,
-                            .chunk = in_program.chunk,
-                            .hop = in_program.hop}};
+  return {in_program.kind,
+          {.kind = in_program.writer,
+           .layer = layer,
+           .chunk = in_program.chunk,
+           .hop = in_program.hop}};
 }
 
 void write_layer_task(RankWriter& writer, const LayerPasses& passes, const LayerTask& task,

@@ -160,8 +160,7 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .shares_matrices = is_divided,
           .divides_tokens = is_divided && s.sequence_parallel,
           .shares_sequences = s.mesh.cp > 1,
-          .gathers_keys =
-              s.mesh.cp > 1 && style.follows_context_exchange && !strategy::has_ring(s),
+          .gathers_keys = s.mesh.cp > 1 && style.follows_context_exchange && !strategy::has_ring(s),
           .ring = static_cast<int16_t>(
               style.follows_context_exchange && strategy::has_ring(s) ? s.mesh.cp : 0),
           .counts_sequences = is_moe && is_divided && !strategy::repeats_rows(s) &&

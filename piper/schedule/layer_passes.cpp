@@ -164,11 +164,10 @@ class PassMaker {
   static bool is_of(const Operation& operation, SegmentKind segment) {
     if (operation.writes.empty()) return false;
     const bool is_compute = operation.kind == graph::TaskKind::kCompute;
-    if (segment == SegmentKind::kAttention && (operation.segment == SegmentKind::kProjection ||
-                                               operation.segment == SegmentKind::kRingStep ||
-                                               operation.segment == SegmentKind::kContext))
-      return is_compute || operation.kind == graph::TaskKind::kAllGather ||
-             operation.kind == graph::TaskKind::kRing;
+    if (segment == SegmentKind::kAttention &&
+        (operation.segment == SegmentKind::kProjection ||
+         operation.segment == SegmentKind::kRingStep || operation.segment == SegmentKind::kContext))
+      return is_compute || operation.kind == graph::TaskKind::kAllGather || operation.hop > 0;
     return is_compute && operation.segment == segment;
   }
   // What a forward writes for later tasks of the layer's attention alone, as its tape.

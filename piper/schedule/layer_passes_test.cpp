@@ -182,8 +182,7 @@ TEST_CASE("a mixture whose experts several ranks share, and whose rows travel") 
 TEST_CASE("a ring of any length has as many ranks' keys and values alive at once") {
   for (const int16_t ranks : {4, 9})
     for (const Recompute recompute : strategy::kRecomputes) {
-      const LayerPasses passes =
-          layer_passes({.shares_sequences = true, .ring = ranks}, recompute);
+      const LayerPasses passes = layer_passes({.shares_sequences = true, .ring = ranks}, recompute);
       for (const std::vector<LayerTask>* pass :
            {&passes.forward, &passes.recompute, &passes.backward}) {
         int64_t alive = 0, most = 0;

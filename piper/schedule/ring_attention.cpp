@@ -51,8 +51,7 @@ RingGradients write_ring_back(LayerProgram& p, int16_t ranks, const LayerSlotLis
     b.set_hop(hop);
     const LayerSlot queries = p.slot(kQueriesGradient, kRingStep, 0, hop),
                     part = p.slot(kKeysAndValuesGradient, kRingStep, 0, hop);
-    b.compute(kRingStep,
-              {g_attended, forward.queries, keys, forward.attended, g.queries, freed},
+    b.compute(kRingStep, {g_attended, forward.queries, keys, forward.attended, g.queries, freed},
               {queries, part});
     g.queries = queries;
     return part;

@@ -144,7 +144,7 @@ enum class SlotKind : uint8_t {
   // type; of kAttention over all, [T, width of the outputs].
   kAttended,
   kAttendedGradient,  // of the outputs, [T, width of the outputs]
-  kExpertState,  // master weights and both moments of (a part of) an expert, of the main type
+  kExpertState,       // master weights and both moments of (a part of) an expert, of the main type
   // ZeRO 2: a buffer of gradients (segment: kDenseGradients, ...) that lives for a part of a
   // micro-batch, of the main type
   kGradients,

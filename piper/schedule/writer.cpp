@@ -24,9 +24,8 @@ constexpr int32_t kFirstLayer = -2;
 // with what is left of it.
 bool has_weights_part(const Segment& segment) {
   return segment.kind != SegmentKind::kMerge && segment.kind != SegmentKind::kHead &&
-         segment.kind != SegmentKind::kRingStep &&
-         segment.kind != SegmentKind::kKeepGradients && segment.kind != SegmentKind::kDropWeights &&
-         segment.kind != SegmentKind::kWait &&
+         segment.kind != SegmentKind::kRingStep && segment.kind != SegmentKind::kKeepGradients &&
+         segment.kind != SegmentKind::kDropWeights && segment.kind != SegmentKind::kWait &&
          (segment.share == Share::kWhole || segment.share == Share::kRest);
 }
 
@@ -92,8 +91,8 @@ StepWriter::StepWriter(const model::Model& model, const strategy::Strategy& stra
   const int64_t num_chunks = strategy::num_moe_chunks(strategy);
   const int64_t num_hops =
       strategy::has_ring(strategy) && style.follows_context_exchange ? strategy.mesh.cp : 1;
-  const size_t tables = num_layers_ * static_cast<size_t>(std::max(
-                                          num_chunks == 1 ? 1 : num_chunks + 1, num_hops));
+  const size_t tables =
+      num_layers_ * static_cast<size_t>(std::max(num_chunks == 1 ? 1 : num_chunks + 1, num_hops));
   segment_ids_.assign(kNumShares * kNumSegmentKinds * tables, -1);
   shape_ids_.assign(kNumSlotKinds * kNumSegmentKinds * tables, -1);
 }
@@ -108,8 +107,9 @@ graph::SegmentId StepWriter::id_of(const Segment& segment) {
 }
 
 graph::SlotShape StepWriter::id_of(const SlotMeaning& meaning) {
-  const size_t layer = meaning.segment.layer - kFirstLayer +
-                       static_cast<size_t>(meaning.segment.chunk + meaning.segment.hop) * num_layers_;
+  const size_t layer =
+      meaning.segment.layer - kFirstLayer +
+      static_cast<size_t>(meaning.segment.chunk + meaning.segment.hop) * num_layers_;
   const size_t segment = layer * kNumSegmentKinds + static_cast<size_t>(meaning.segment.kind);
   return intern<graph::SlotShape>(shape_ids_,
                                   segment * kNumSlotKinds + static_cast<size_t>(meaning.kind),

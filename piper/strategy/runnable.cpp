@@ -115,7 +115,7 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
             .tp = tp,
             .cp = cp};
   if (r.mesh.ep == 1 || r.redundant_experts % r.mesh.ep != 0) r.redundant_experts = 0;
-  if (cp == 1) r.context_exchange = ContextExchange::kGather;
+  if (cp == 1) r.context_exchange = ContextExchange::kRing;
   if (deduplicates(r) && repeats_rows(r)) r.all_to_all = AllToAll::kFlat;
   if (pp != s.mesh.pp) {
     r.layers_per_stage = even_split(model.num_layers(), pp);

@@ -168,7 +168,7 @@ void write_options(const Strategy& s, Json& json) {
   if (s.all_to_all != AllToAll::kFlat) json["all_to_all"] = name(s.all_to_all);
   if (s.all_to_all_chunk_bytes > 0) json["all_to_all_chunk_bytes"] = s.all_to_all_chunk_bytes;
   if (s.reduction != Reduction::kDirect) json["reduction"] = name(s.reduction);
-  if (s.context_exchange != ContextExchange::kGather)
+  if (s.context_exchange != ContextExchange::kRing)
     json["context_exchange"] = name(s.context_exchange);
   if (s.moe_schedule != MoeSchedule::kPlain) json["moe_schedule"] = name(s.moe_schedule);
   if (s.moe_chunks > 1) json["moe_chunks"] = s.moe_chunks;

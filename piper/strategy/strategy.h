@@ -187,13 +187,13 @@ constexpr const auto& rows(Reduction) { return kReductionTraits; }
 inline constexpr auto kReductions = values_of<Reduction>();
 
 // How ranks that share a sequence come to each other's keys and values (context parallelism).
-//   kGather  all are gathered in front of attention
 //   kRing    each rank's pass from neighbour to neighbour, while those that are there are computed
 //            with (Liu et al. 2023)
-enum class ContextExchange : uint8_t { kGather, kRing };
+//   kGather  all are gathered in front of attention
+enum class ContextExchange : uint8_t { kRing, kGather };
 inline constexpr std::array kContextExchangeTraits{
-    NamedValue<ContextExchange>{ContextExchange::kGather, "gather"},
-    NamedValue<ContextExchange>{ContextExchange::kRing, "ring"}};
+    NamedValue<ContextExchange>{ContextExchange::kRing, "ring"},
+    NamedValue<ContextExchange>{ContextExchange::kGather, "gather"}};
 static_assert(are_in_order(kContextExchangeTraits));
 constexpr const auto& rows(ContextExchange) { return kContextExchangeTraits; }
 inline constexpr auto kContextExchanges = values_of<ContextExchange>();
@@ -309,8 +309,8 @@ struct Strategy {
   AllToAll all_to_all = AllToAll::kFlat;
   int64_t all_to_all_chunk_bytes =
       0;  // of a message of kHalo, kHaloSwitch and kHaloDedup at most; 0 = uncut
-  Reduction reduction = Reduction::kDirect;  // of gradients
-  ContextExchange context_exchange = ContextExchange::kGather;  // of keys and values, over cp
+  Reduction reduction = Reduction::kDirect;                   // of gradients
+  ContextExchange context_exchange = ContextExchange::kRing;  // of keys and values, over cp
   MoeSchedule moe_schedule = MoeSchedule::kPlain;
   int64_t moe_chunks = 1;  // where it has_chunks(): of a micro-batch's tokens on a rank
   // Slots of every mixture layer that hold copies of experts, over the ranks of an expert group:

@@ -111,7 +111,6 @@ std::vector<Case> all_cases() {
   for (const model::Model& model : {small_model(), deepseek_like()}) {
     cases.push_back(make_case(model, mesh_of(1, 1, 1)));
     cases.back().strategy.mesh.cp = 2;
-    cases.back().strategy.context_exchange = strategy::ContextExchange::kRing;
   }
   cases.push_back(make_case(small_model(), mesh_of(1, 4, 2)));
   cases.back().strategy.zero = 1;

@@ -12,8 +12,8 @@ namespace {
 
 using enum PipelineSchedule;
 
-std::vector<MeshRun> on_a_ring(std::vector<MeshRun> runs) {
-  for (MeshRun& run : runs) run.context_exchange = strategy::ContextExchange::kRing;
+std::vector<MeshRun> gathered(std::vector<MeshRun> runs) {
+  for (MeshRun& run : runs) run.context_exchange = strategy::ContextExchange::kGather;
   return runs;
 }
 
@@ -27,60 +27,52 @@ std::vector<MeshRun> with_all_tokens(std::vector<MeshRun> runs) {
 TEST_CASE("ranks that share sequences train as one rank does, in fp64") {
   model::Model model = small_model();  // norms of q and k, an auxiliary loss by sequence
   model.router_z_coefficient = 0.01;
-  check_runs(model, {{.mesh = {.cp = 2}},
-                     {.mesh = {.cp = 4}, .schedule = kGPipe},
-                     {.mesh = {.dp = 2, .cp = 2}, .recompute = Recompute::kAttention},
-                     {.mesh = {.cp = 2}, .recompute = Recompute::kFull, .micro_batch = 2},
-                     {.mesh = {.ep = 2, .cp = 2}, .recompute = Recompute::kExperts},
-                     {.mesh = {.ep = 4, .dp = 2, .cp = 2}, .zero = 1},
-                     {.mesh = {.pp = 2, .ep = 2, .etp = 2, .cp = 4},
-                      .recompute = Recompute::kAttentionAndExperts}});
-}
-
-TEST_CASE("keys and values that pass round a ring") {
-  model::Model model = small_model();
-  model.router_z_coefficient = 0.01;
   const std::vector<MeshRun> runs{
       {.mesh = {.cp = 2}},
       {.mesh = {.cp = 4}, .schedule = kGPipe},
+      {.mesh = {.dp = 2, .cp = 2}, .recompute = Recompute::kAttention},
+      {.mesh = {.cp = 2}, .recompute = Recompute::kFull, .micro_batch = 2},
+      {.mesh = {.ep = 2, .cp = 2}, .recompute = Recompute::kExperts},
+      {.mesh = {.ep = 4, .dp = 2, .cp = 2}, .zero = 1},
+      {.mesh = {.pp = 2, .ep = 2, .etp = 2, .cp = 4},
+       .recompute = Recompute::kAttentionAndExperts}};
+  check_runs(model, runs);
+  check_runs(model, gathered(runs));
+}
+
+TEST_CASE("rings of two and four, for every kind of attention") {
+  const std::vector<MeshRun> runs{
       {.mesh = {.dp = 2, .cp = 2}, .recompute = Recompute::kAttention, .micro_batch = 2},
       {.mesh = {.cp = 4}, .recompute = Recompute::kAttention},
       {.mesh = {.cp = 4}, .recompute = Recompute::kFull, .micro_batch = 2},
       {.mesh = {.ep = 4, .dp = 2, .cp = 4}, .zero = 1}};
-  for (const model::Model& of : {model, deepseek_like(), qwen2_like()})
-    check_runs(of, on_a_ring(runs));
-}
-
-TEST_CASE("a ring beside every schedule of the pipeline, shared matrices and divided states") {
   for (const model::Model& model : {small_model(), deepseek_like(), qwen2_like()})
-    check_runs(model,
-               on_a_ring({{.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2}, .schedule = kInterleaved},
-                          {.mesh = {.pp = 2, .cp = 4}, .schedule = kZbH1, .zero = 2},
-                          {.mesh = {.pp = 2, .tp = 2, .cp = 2},
-                           .schedule = kZbH1,
-                           .recompute = Recompute::kFull},
-                          {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 4},
-                           .schedule = kZbV,
-                           .recompute = Recompute::kAttention},
-                          {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2, .cp = 2},
-                           .schedule = kDualPipeV,
-                           .zero = 1},
-                          {.mesh = {.ep = 2, .tp = 2, .cp = 4}, .zero = 3}}));
+    check_runs(model, runs);
 }
 
 TEST_CASE("every schedule of the pipeline beside shared sequences") {
-  for (const model::Model& model : {small_model(), deepseek_like(), qwen2_like()})
-    check_runs(model,
-               {{.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2}, .schedule = kInterleaved},
-                {.mesh = {.pp = 2, .cp = 2}, .schedule = kGPipe, .recompute = Recompute::kFull},
-                {.mesh = {.pp = 2, .dp = 2, .cp = 2}, .schedule = kZbH1, .zero = 1},
-                {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2},
-                 .schedule = kZbV,
-                 .recompute = Recompute::kFull},
-                {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2},
-                 .schedule = kDualPipeV,
-                 .recompute = Recompute::kAttention,
-                 .zero = 1}});
+  for (const model::Model& model : {small_model(), deepseek_like(), qwen2_like()}) {
+    check_runs(model, {{.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2}, .schedule = kInterleaved},
+                       {.mesh = {.pp = 2, .cp = 4}, .schedule = kZbH1, .zero = 2},
+                       {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 4},
+                        .schedule = kZbV,
+                        .recompute = Recompute::kAttention},
+                       {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2, .cp = 2},
+                        .schedule = kDualPipeV,
+                        .zero = 1},
+                       {.mesh = {.ep = 2, .tp = 2, .cp = 4}, .zero = 3}});
+    check_runs(
+        model,
+        gathered({{.mesh = {.pp = 2, .cp = 2}, .schedule = kGPipe, .recompute = Recompute::kFull},
+                  {.mesh = {.pp = 2, .dp = 2, .cp = 2}, .schedule = kZbH1, .zero = 1},
+                  {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2},
+                   .schedule = kZbV,
+                   .recompute = Recompute::kFull},
+                  {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2},
+                   .schedule = kDualPipeV,
+                   .recompute = Recompute::kAttention,
+                   .zero = 1}}));
+  }
 }
 
 TEST_CASE("ranks that share matrices beside ranks that share sequences") {
@@ -92,7 +84,7 @@ TEST_CASE("ranks that share matrices beside ranks that share sequences") {
         {.mesh = {.pp = 2, .ep = 2, .etp = 2, .tp = 2, .cp = 2}, .schedule = kZbH1, .zero = 1},
         {.mesh = {.ep = 4, .tp = 2, .cp = 4}, .recompute = Recompute::kExperts}};
     check_runs(model, runs);
-    check_runs(model, with_all_tokens(runs));
+    check_runs(model, gathered(with_all_tokens(runs)));
   }
 }
 

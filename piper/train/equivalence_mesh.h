@@ -26,7 +26,7 @@ struct MeshRun {
   bool sequence_parallel = true;  // beside tp
   strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
   int64_t redundant = 0;  // experts
-  strategy::ContextExchange context_exchange = strategy::ContextExchange::kGather;
+  strategy::ContextExchange context_exchange = strategy::ContextExchange::kRing;
 };
 
 inline strategy::Strategy strategy_of(const model::Model& model, const MeshRun& run) {

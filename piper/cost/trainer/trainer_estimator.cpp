@@ -70,6 +70,11 @@ void TrainerEstimator::require_priced(const Strategy& s) const {
         "'redundant_experts' is {}: copies of experts have a price where piper runs on a machine "
         "that piper profile has measured, not by the profile of trainer {} on {}; allowed: 0",
         s.redundant_experts, trainer_.name, cluster_.name));
+  if (s.context_exchange == strategy::ContextExchange::kGather)
+    throw InvalidInput(fmt::format(
+        "'context_exchange' is gather: it has a price where piper runs on a machine that piper "
+        "profile has measured, not by the profile of trainer {} on {}; allowed: ring",
+        trainer_.name, cluster_.name));
   if (trainer_.schedules_mixtures || s.moe_schedule == strategy::MoeSchedule::kPlain) return;
   throw InvalidInput(
       fmt::format("'moe_schedule' is {}: trainer {} does not run it; allowed: plain, or the "
