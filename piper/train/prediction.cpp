@@ -36,9 +36,14 @@ std::string component(const schedule::StepGraph& step, const graph::Task& task) 
     case graph::TaskKind::kReduceScatter:
     case graph::TaskKind::kRing:
     case graph::TaskKind::kStateCollective:
-      return schedule::axis_of(task.kind, step.segment(task).kind) == strategy::Axis::kTensor
-                 ? "tensor collective, exposed"
-                 : "reduction, exposed";
+      switch (schedule::axis_of(task.kind, step.segment(task).kind)) {
+        case strategy::Axis::kTensor:
+          return "tensor collective, exposed";
+        case strategy::Axis::kContext:
+          return "keys and values, exposed";
+        default:
+          return "reduction, exposed";
+      }
     case graph::TaskKind::kHostCopy:
       return "host copy, exposed";
   }
