@@ -214,9 +214,10 @@ Run add_plan(Subcommand command) {
   command.add_option(
       "--reduction", flags->reduction,
       "fix how gradients are summed, of what this Piper runs: direct or hierarchical");
-  command.add_option("--context-exchange", flags->context_exchange,
-                     "fix how ranks that share a sequence come to each other's keys and values, as "
-                     "this Piper runs it: ring or gather");
+  command.add_option(
+      "--context-exchange", flags->context_exchange,
+      "fix how ranks that share a sequence exchange keys and values: ring, or gather "
+      "on a profiled machine");
   command.add_option(
       "--moe-schedule", flags->moe_schedule,
       "fix the order of a mixture layer on a profiled machine: plain, chunked, parm-s1, "

@@ -259,9 +259,10 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   command.add_option(
       "--reduction", f.reduction,
       "how gradients are summed: direct, or hierarchical, inside nodes first (direct)");
-  command.add_option("--context-exchange", f.context_exchange,
-                     "how ranks that share a sequence come to each other's keys and values: "
-                     "ring, beside attention, or gather, in front of it (ring)");
+  command.add_option(
+      "--context-exchange", f.context_exchange,
+      "how ranks that share a sequence exchange keys and values: ring, beside attention, or "
+      "gather, in front of it (ring)");
   command.add_option(
       "--moe-schedule", f.moe_schedule,
       "order of a mixture layer: plain; chunked, where the rows of one chunk of tokens travel "

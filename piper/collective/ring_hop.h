@@ -1,10 +1,10 @@
-// One hop of a ring: everyone sends all of its input to the next member, and has its output from the
-// one before.
+// One hop of a ring: everyone sends all of its input to the next member, and has its output from
+// the one before.
 //
 //   member 1 of 3:   | own |  ->2        0->  | x |
 //
-// One message a member; no scratch, no copy. n - 1 hops, each with what the last one brought, bring
-// everyone everything without more than one message to a neighbour under way.
+// One message a member; no scratch, no copy. After n - 1 hops, each with what the hop before has
+// brought, everyone has had everything.
 #pragma once
 
 #include <piper/collective/steps.h>

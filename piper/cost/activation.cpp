@@ -655,15 +655,15 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
       return work.all_tokens() * (is_of_all ? work.by.context : 1) * work.element_bytes *
              key_value_width(layer_of(model, slot.segment).attention, work.by.tensor);
     }
-    case SlotKind::kAttended:
-    case SlotKind::kAttendedGradient: {
+    case SlotKind::kHeadOutputs:
+    case SlotKind::kHeadOutputsGradient: {
       const model::Attention a =
           model::share_of(layer_of(model, slot.segment).attention, work.by.tensor);
       const int64_t main = main_element_bytes(work.element_bytes),
                     width = a.kind == model::AttentionKind::kLatent
                                 ? a.num_heads * a.latent.value_head_dim
                                 : a.output_width();
-      const bool has_sums = slot.kind == SlotKind::kAttended;
+      const bool has_sums = slot.kind == SlotKind::kHeadOutputs;
       return work.all_tokens() * (width * (has_sums && slot.segment.kind == SegmentKind::kRingStep
                                                ? main
                                                : work.element_bytes) +

@@ -46,7 +46,8 @@ OneLayer play(const std::vector<schedule::LayerTask>& tasks, Compute compute, Ex
   };
   bool is_ahead = true;
   for (const schedule::LayerTask& task : tasks) {
-    // An exchange comes behind those before it anyway; who computes waits for what it reads.
+    // An exchange comes behind those before it anyway; who computes waits for what it reads. Not
+    // counted: an executor may begin exchanges between two computations only.
     if (task.kind == graph::TaskKind::kCompute || task.kind == graph::TaskKind::kExchangeCounts)
       std::erase_if(arriving, [&](const Arriving& rows) {
         if (std::ranges::find_first_of(rows.rows, task.reads) == rows.rows.end()) return false;

@@ -75,7 +75,7 @@ int64_t& part_of(KeptBytes& kept, SlotKind kind, SegmentKind writer) {
   if (kind == SlotKind::kRouting || kind == SlotKind::kRoutingGradient) return kept.gate;
   if (kind == SlotKind::kQueries || kind == SlotKind::kQueriesGradient ||
       kind == SlotKind::kKeysAndValues || kind == SlotKind::kKeysAndValuesGradient ||
-      kind == SlotKind::kAttended || kind == SlotKind::kAttendedGradient)
+      kind == SlotKind::kHeadOutputs || kind == SlotKind::kHeadOutputsGradient)
     return kept.attention;
   if (kind != SlotKind::kTape && kind != SlotKind::kDeferred) return kept.rows;
   switch (writer) {

@@ -190,6 +190,13 @@ class StepPricer {
       return ports_.all_to_all(step_.graph.group(task.group),
                                std::vector<double>(bytes.begin(), bytes.end()));
     }
+    if (task.kind == TaskKind::kRing) {
+      const std::vector<Rank>& members = step_.graph.group(task.group);
+      std::vector<double> between(members.size() * members.size());
+      for (size_t i = 0; i < members.size(); ++i)
+        between[i * members.size() + (i + 1) % members.size()] = gathered_bytes(task);
+      return ports_.all_to_all(members, between);
+    }
     const bool is_half = task.kind == TaskKind::kReduceScatter ||
                          task.kind == TaskKind::kAllGather ||
                          task.kind == TaskKind::kStateCollective;

@@ -159,7 +159,12 @@ double segment_seconds(const model::Model& model, const schedule::Segment& segme
   // A dense MLP is the experts' kernels on all rows.
   const bool dense = segment.kind == schedule::SegmentKind::kDenseMlp ||
                      segment.kind == schedule::SegmentKind::kSharedExperts;
-  const schedule::SegmentKind kind = dense ? schedule::SegmentKind::kExperts : segment.kind;
+  // Parts of attention are its kernels.
+  const bool of_attention = segment.kind == schedule::SegmentKind::kProjection ||
+                            segment.kind == schedule::SegmentKind::kRingStep;
+  const schedule::SegmentKind kind = dense          ? schedule::SegmentKind::kExperts
+                                     : of_attention ? schedule::SegmentKind::kAttention
+                                                    : segment.kind;
   const double factor = measured_over_priced(cluster, kind, phase, precision);
   return (factor > 0 ? factor : 1) * work_seconds(segment_work(model, segment, phase, work),
                                                   cluster, compute_of(cluster, precision),

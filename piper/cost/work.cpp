@@ -97,10 +97,11 @@ void scores(List& list, const model::Model& model, const model::Layer& layer, do
                          static_cast<double>(work.all_tokens()) /
                          static_cast<double>(work.by.is_ring ? work.by.context : 1);
   if (forward <= 0) return;
-  list.add({.operation = list.backward() ? Operation::kAttentionBackward : Operation::kAttention,
-            .amount = list.backward() ? 2 * forward : forward,
-            .sequence = static_cast<double>(work.sequence),
-            .head_dim = head_dim});
+  list.add(
+      {.operation = list.backward() ? Operation::kAttentionBackward : Operation::kAttention,
+       .amount = list.backward() ? 2 * forward : forward,
+       .sequence = static_cast<double>(work.sequence / (work.by.is_ring ? work.by.context : 1)),
+       .head_dim = head_dim});
 }
 
 // `from`: width of what its queries are projected from.
@@ -371,6 +372,11 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
     undivided.by = {
         .context = work.by.context, .is_ring = work.by.is_ring, .tokens = work.by.context};
     return segment_work(part, segment, phase, undivided);
+  }
+  // What it adds to weights, it adds at once (schedule/step.h).
+  if (segment.kind == SegmentKind::kRingStep && graph::is_backward(phase)) {
+    if (phase == graph::Phase::kBackwardWeights) return {};
+    phase = graph::Phase::kBackward;
   }
   // Nothing but a weight: its backward is the weights' part.
   if (segment.kind == SegmentKind::kEmbedding && graph::is_backward(phase)) {

@@ -38,6 +38,7 @@ void add_parallel(const model::Model& model, const Strategy& s, Flags& flags) {
   if (const std::string layout = pipeline_layout(model, s); !layout.empty())
     flags.add("--pipeline-model-parallel-layout", "'" + layout + "'");
   flags.add("--context-parallel-size", s.mesh.cp);
+  if (s.mesh.cp > 1) flags.add("--cp-comm-type", strategy::has_ring(s) ? "p2p" : "all_gather");
   if (model.num_moe_layers() > 0) {
     flags.add("--expert-model-parallel-size", s.mesh.ep);
     flags.add("--expert-tensor-parallel-size", s.mesh.etp);

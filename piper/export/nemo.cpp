@@ -37,6 +37,8 @@ Exported to_nemo(const model::Model& model, const Strategy& s) {
       "{}\n",
       s.micro_batch_sequences, s.global_batch_sequences, s.sequence);
   text += "# the model's config\nmodel:\n";
+  if (s.mesh.cp > 1)
+    text += fmt::format("  cp_comm_type: {}\n", strategy::has_ring(s) ? "p2p" : "all_gather");
   text += fmt::format("  seq_length: {}\n", s.sequence);
   if (const std::string layout = pipeline_layout(model, s); !layout.empty())
     text += fmt::format("  pipeline_model_parallel_layout: \"{}\"\n", layout);

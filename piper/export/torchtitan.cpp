@@ -74,6 +74,9 @@ Exported to_torchtitan(const model::Model& model, const Strategy& s) {
   if (s.mesh.etp > 1) add("parallelism.expert_tensor_parallel_degree", s.mesh.etp);
   add("parallelism.tensor_parallel_degree", s.mesh.tp);
   add("parallelism.context_parallel_degree", s.mesh.cp);
+  if (s.mesh.cp > 1)
+    add("parallelism.context_parallel_rotate_method",
+        strategy::has_ring(s) ? "alltoall" : "allgather");
   add("parallelism.pipeline_parallel_degree", s.mesh.pp);
   if (pipelines) {
     add("parallelism.pipeline_parallel_schedule", schedule_name(s.schedule));

@@ -315,7 +315,7 @@ Projected attention_backward(AttentionBlock& block, const ContextShare& context,
 namespace {
 
 // Heads' outputs as the attention kernel has them, [B, S, H, head_dim].
-CausalAttention by_heads(const Attended& of, const model::Attention& a, int64_t own_sequence) {
+CausalAttention by_heads(const HeadOutputs& of, const model::Attention& a, int64_t own_sequence) {
   if (!of.out_TC.defined()) return {};
   return {of.out_TC.view({-1, own_sequence, a.num_heads, a.head_dim}), of.log_sum_exp};
 }
@@ -327,35 +327,36 @@ at::Tensor keys_read(const at::Tensor& keys_values_TC, const RingStep& step, int
 
 }  // namespace
 
-Attended ring_step_forward(const AttentionBlock& block, const RingStep& step, const Projected& p,
-                           const Attended& before, int64_t own_sequence) {
+HeadOutputs ring_step_forward(const AttentionBlock& block, const RingStep& step, const Projected& p,
+                              const HeadOutputs& before, int64_t own_sequence) {
   const model::Attention& a = block.shape;
   const at::Tensor both_BSC = keys_read(p.keys_values_TC, step, own_sequence);
   CausalAttention made =
       ring_attention(by_sequence(p.queries_TC, a, own_sequence), heads_of(keys_of(both_BSC), a),
                      heads_of(values_of(both_BSC), a), step);
-  made = put_together(by_heads(before, a, own_sequence), made, step);
+  made = merge_by_log_sum_exp(by_heads(before, a, own_sequence), made, step);
   return {made.out_BSHd.view({p.queries_TC.size(0), -1}), made.log_sum_exp};
 }
 
 at::Tensor ring_attention_forward(AttentionBlock& block, const at::Tensor& x_TD,
-                                  const Attended& attended, Attended& kept) {
-  kept = {attended.out_TC.to(x_TD.scalar_type()), attended.log_sum_exp};
+                                  const HeadOutputs& outputs, HeadOutputs& kept) {
+  kept = {outputs.out_TC.to(x_TD.scalar_type()), outputs.log_sum_exp};
   at::Tensor x1_TD = block.share.add_product(x_TD, kept.out_TC, block.output->value.t());
   if (block.output_bias != nullptr) block.share.own(x1_TD).add_(block.output_bias->value);
   return x1_TD;
 }
 
 at::Tensor ring_attention_backward(AttentionBlock& block, const at::Tensor& gx1_TD,
-                                   const Attended& kept, Tape& tape) {
+                                   const HeadOutputs& kept, Tape& tape) {
   tape.weights_part(
       [&block, gx1_TD, out = kept.out_TC] { add_output_gradient(block, gx1_TD, out); });
   return product(gx1_TD, block.output->value);
 }
 
 Projected ring_step_backward(AttentionBlock& block, const RingStep& step,
-                             const at::Tensor& g_out_TC, const Projected& p, const Attended& kept,
-                             const at::Tensor& g_queries_TC, int64_t own_sequence) {
+                             const at::Tensor& g_out_TC, const Projected& p,
+                             const HeadOutputs& kept, const at::Tensor& g_queries_TC,
+                             int64_t own_sequence) {
   const model::Attention& a = block.shape;
   const at::Tensor both_BSC = keys_read(p.keys_values_TC, step, own_sequence);
   const CausalAttentionGradients g = ring_attention_backward(

@@ -68,23 +68,24 @@ Projected attention_backward(AttentionBlock& block, const ContextShare& context,
 
 // On a ring (schedule/ring_attention.h): steps over one rank's keys and values each, and what
 // follows.
-struct Attended {
+struct HeadOutputs {
   at::Tensor out_TC, log_sum_exp;  // [B, H, S / n]
 };
 // `p.keys_values_TC`: of one rank. Returns what all steps so far have made, of the main type;
 // `before` is what they had (nothing in the first).
-Attended ring_step_forward(const AttentionBlock& block, const RingStep& step, const Projected& p,
-                           const Attended& before, int64_t own_sequence);
-// `attended`: what the last step has made. `kept`: the same in x's type, for the backward.
+HeadOutputs ring_step_forward(const AttentionBlock& block, const RingStep& step, const Projected& p,
+                              const HeadOutputs& before, int64_t own_sequence);
+// `outputs`: what the last step has made. `kept`: the same in x's type, for the backward.
 at::Tensor ring_attention_forward(AttentionBlock& block, const at::Tensor& x_TD,
-                                  const Attended& attended, Attended& kept);
+                                  const HeadOutputs& outputs, HeadOutputs& kept);
 // The gradient of the heads' outputs; `kept` stays as it is.
 at::Tensor ring_attention_backward(AttentionBlock& block, const at::Tensor& gx1_TD,
-                                   const Attended& kept, Tape& tape);
+                                   const HeadOutputs& kept, Tape& tape);
 // The queries' gradient over all steps so far (`g_queries_TC`: of those before, nothing in the
 // first), and this rank's part of that of one rank's keys and values.
 Projected ring_step_backward(AttentionBlock& block, const RingStep& step,
-                             const at::Tensor& g_out_TC, const Projected& p, const Attended& kept,
-                             const at::Tensor& g_queries_TC, int64_t own_sequence);
+                             const at::Tensor& g_out_TC, const Projected& p,
+                             const HeadOutputs& kept, const at::Tensor& g_queries_TC,
+                             int64_t own_sequence);
 
 }  // namespace piper::nn

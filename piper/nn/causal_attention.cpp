@@ -22,6 +22,11 @@ double scale_of(const at::Tensor& q, double scale) {
   return scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(q.size(3)));
 }
 
+// What is summed in: fp32 beside bf16.
+at::ScalarType main_type(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 ? at::kFloat : x.scalar_type();
+}
+
 at::Tensor scores(const at::Tensor& q, const at::Tensor& k, bool causal, double scale) {
   const at::Tensor all = at::matmul(q, k.transpose(2, 3)) * scale_of(q, scale);
   if (!causal) return all;
@@ -32,8 +37,8 @@ at::Tensor scores(const at::Tensor& q, const at::Tensor& k, bool causal, double 
 CausalAttention plain_block(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             bool causal, double scale) {
   const at::Tensor s = scores(q, repeat_heads(k, q.size(1)), causal, scale);
-  const at::Tensor log_sum_exp = at::logsumexp(s, -1);
-  const at::Tensor p = (s - log_sum_exp.unsqueeze(-1)).exp();
+  const at::Tensor log_sum_exp = at::logsumexp(s.to(main_type(q)), -1);
+  const at::Tensor p = (s - log_sum_exp.unsqueeze(-1)).exp().to(q.scalar_type());
   return {heads_last(at::matmul(p, repeat_heads(v, q.size(1)))), log_sum_exp};
 }
 
@@ -43,7 +48,9 @@ CausalAttentionGradients plain_block_backward(const at::Tensor& g_out, const at:
                                               double scale) {
   const int64_t kv_heads = k.size(1);
   const at::Tensor keys = repeat_heads(k, q.size(1)), values = repeat_heads(v, q.size(1));
-  const at::Tensor p = (scores(q, keys, causal, scale) - forward.log_sum_exp.unsqueeze(-1)).exp();
+  const at::Tensor p = (scores(q, keys, causal, scale) - forward.log_sum_exp.unsqueeze(-1))
+                           .exp()
+                           .to(q.scalar_type());
   const at::Tensor g_p = at::matmul(g_out, values.transpose(2, 3));
   // Each row's sum of p g_p over all keys, also those of other blocks.
   const at::Tensor sums = (g_out * forward.out_BSHd.transpose(1, 2)).sum(-1, true);
@@ -146,11 +153,9 @@ CausalAttention ring_attention(const at::Tensor& q, const at::Tensor& k, const a
   return block(step.queries(q, 2), k, v, step.is_own(), scale);
 }
 
-CausalAttention put_together(const CausalAttention& before, const CausalAttention& made,
-                             const RingStep& step) {
-  const at::ScalarType type = made.out_BSHd.scalar_type();
-  const at::ScalarType main = type == at::kBFloat16 ? at::kFloat : type;
-  const CausalAttention here{made.out_BSHd.to(main), made.log_sum_exp.to(main)};
+CausalAttention merge_by_log_sum_exp(const CausalAttention& before, const CausalAttention& made,
+                                     const RingStep& step) {
+  const CausalAttention here{made.out_BSHd.to(main_type(made.out_BSHd)), made.log_sum_exp};
   if (!before.out_BSHd.defined())
     return {here.out_BSHd.contiguous(), here.log_sum_exp.contiguous()};
   const bool has_all = !step.has_late_queries();

@@ -46,8 +46,8 @@ CausalAttention ring_attention(const at::Tensor& q, const at::Tensor& k, const a
                                const RingStep& step, double scale = 0);
 // Over the keys of the steps before and of this one, in new storage and of the main type. `made`:
 // what ring_attention() returned, consumed; `before`: nothing in the first step.
-CausalAttention put_together(const CausalAttention& before, const CausalAttention& made,
-                             const RingStep& step);
+CausalAttention merge_by_log_sum_exp(const CausalAttention& before, const CausalAttention& made,
+                                     const RingStep& step);
 // `forward`: of all own queries over all keys. The gradients are this step's part: of
 // step.queries(), and of step.keys().
 CausalAttentionGradients ring_attention_backward(const at::Tensor& g_out, const at::Tensor& q,

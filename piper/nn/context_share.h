@@ -32,7 +32,8 @@ struct ContextShare {
 // rank's own parts; of a later rank's both lie before the late one. So half of either's tokens meet
 // all of the other's, which is as much work for every rank.
 //
-//   n = 3, rank 1 (parts 1 and 4)     of rank 0: queries 1 4, keys 0     of rank 2: queries 4, keys 2 3
+//   n = 3, rank 1 (parts 1 and 4)     of rank 0: queries 1 4, keys 0
+//                                     of rank 2: queries 4, keys 2 3
 struct RingStep {
   ContextShare share;
   int64_t hop = 0;

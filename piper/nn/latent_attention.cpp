@@ -292,9 +292,9 @@ int64_t keys_of(const RingStep& step, int64_t own_sequence) {
 
 }  // namespace
 
-Attended latent_ring_step_forward(const LatentAttentionBlock& block, const RingStep& step,
-                                  const Projected& p, const Attended& before,
-                                  int64_t own_sequence) {
+HeadOutputs latent_ring_step_forward(const LatentAttentionBlock& block, const RingStep& step,
+                                     const Projected& p, const HeadOutputs& before,
+                                     int64_t own_sequence) {
   const Widths w(block);
   CausalAttention made;
   {
@@ -307,18 +307,18 @@ Attended latent_ring_step_forward(const LatentAttentionBlock& block, const RingS
   CausalAttention so_far;
   if (before.out_TC.defined())
     so_far = {before.out_TC.view({-1, own_sequence, w.heads, w.value}), before.log_sum_exp};
-  made = put_together(so_far, made, step);
+  made = merge_by_log_sum_exp(so_far, made, step);
   return {made.out_BSHd.view({p.queries_TC.size(0), -1}), made.log_sum_exp};
 }
 
 at::Tensor latent_ring_attention_forward(LatentAttentionBlock& block, const at::Tensor& x_TD,
-                                         const Attended& attended, Attended& kept) {
-  kept = {attended.out_TC.to(x_TD.scalar_type()), attended.log_sum_exp};
+                                         const HeadOutputs& outputs, HeadOutputs& kept) {
+  kept = {outputs.out_TC.to(x_TD.scalar_type()), outputs.log_sum_exp};
   return block.share.add_product(x_TD, kept.out_TC, block.output->value.t());
 }
 
 at::Tensor latent_ring_attention_backward(LatentAttentionBlock& block, const at::Tensor& gx1_TD,
-                                          const Attended& kept, Tape& tape) {
+                                          const HeadOutputs& kept, Tape& tape) {
   tape.weights_part([&block, gx1_TD, out = kept.out_TC] {
     accumulate(block.output->gradient, block.output->beta(), gx1_TD, out);
   });
@@ -327,7 +327,7 @@ at::Tensor latent_ring_attention_backward(LatentAttentionBlock& block, const at:
 
 Projected latent_ring_step_backward(LatentAttentionBlock& block, const RingStep& step,
                                     const at::Tensor& g_out_TC, const Projected& p,
-                                    const Attended& kept, const at::Tensor& g_queries_TC,
+                                    const HeadOutputs& kept, const at::Tensor& g_queries_TC,
                                     int64_t own_sequence) {
   const Widths w(block);
   const int64_t keys = keys_of(step, own_sequence);

@@ -65,15 +65,16 @@ Projected latent_attention_backward(LatentAttentionBlock& block, const ContextSh
                                     int64_t own_sequence, Tape& tape);
 // On a ring: the latents and turned keys of one rank after the other. A step's backward adds to the
 // gradients of what makes keys and values of them.
-Attended latent_ring_step_forward(const LatentAttentionBlock& block, const RingStep& step,
-                                  const Projected& p, const Attended& before, int64_t own_sequence);
+HeadOutputs latent_ring_step_forward(const LatentAttentionBlock& block, const RingStep& step,
+                                     const Projected& p, const HeadOutputs& before,
+                                     int64_t own_sequence);
 at::Tensor latent_ring_attention_forward(LatentAttentionBlock& block, const at::Tensor& x_TD,
-                                         const Attended& attended, Attended& kept);
+                                         const HeadOutputs& outputs, HeadOutputs& kept);
 at::Tensor latent_ring_attention_backward(LatentAttentionBlock& block, const at::Tensor& gx1_TD,
-                                          const Attended& kept, Tape& tape);
+                                          const HeadOutputs& kept, Tape& tape);
 Projected latent_ring_step_backward(LatentAttentionBlock& block, const RingStep& step,
                                     const at::Tensor& g_out_TC, const Projected& p,
-                                    const Attended& kept, const at::Tensor& g_queries_TC,
+                                    const HeadOutputs& kept, const at::Tensor& g_queries_TC,
                                     int64_t own_sequence);
 
 }  // namespace piper::nn

@@ -213,23 +213,23 @@ class Bench {
     const auto slot = [&](schedule::SlotKind kind, SegmentKind segment) {
       return cost::slot_bytes(model_, {kind, {segment, 0}}, work(1));
     };
-    const auto bytes = [](const Stage::Attended& of) {
+    const auto bytes = [](const Stage::HeadOutputs& of) {
       return bytes_of(of.out) + bytes_of(of.log_sum_exp);
     };
     const Stage::Projection own = stage_->projection_forward(0, x_, shape_.sequence, nullptr);
-    Stage::Attended before, after, kept;
+    Stage::HeadOutputs before, after, kept;
     if (hop > 0) before = stage_->ring_step_forward(0, 0, own, {}, shape_.sequence);
     const Measured f =
         measure([&] { after = stage_->ring_step_forward(0, hop, own, before, shape_.sequence); });
-    CHECK(bytes(after) == slot(kAttended, SegmentKind::kRingStep));
+    CHECK(bytes(after) == slot(kHeadOutputs, SegmentKind::kRingStep));
     CHECK(f.kept == bytes(after));
     const at::Tensor x1 = stage_->ring_attention_forward(0, x_, after, kept);
-    CHECK(bytes(kept) == slot(kAttended, SegmentKind::kAttention));
+    CHECK(bytes(kept) == slot(kHeadOutputs, SegmentKind::kAttention));
     Tape tape{.defers_weights = in_parts_};
     at::Tensor g_out;
     const Measured rest =
         measure([&] { g_out = stage_->ring_attention_backward(0, x1, kept, tape); });
-    CHECK(bytes_of(g_out) == slot(kAttendedGradient, SegmentKind::kAttention));
+    CHECK(bytes_of(g_out) == slot(kHeadOutputsGradient, SegmentKind::kAttention));
     CHECK(rest.kept == bytes_of(g_out));
     check_near(rest.peak,
                bytes_of(g_out) + predicted(SegmentKind::kAttention, work(1)).backward_transient,

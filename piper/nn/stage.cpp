@@ -129,48 +129,49 @@ class ModelStage final : public Stage {
     return {g.queries_TC, g.keys_values_TC};
   }
 
-  Attended ring_step_forward(int32_t layer, int64_t hop, const Projection& projection,
-                             const Attended& attended, int64_t sequence) override {
+  HeadOutputs ring_step_forward(int32_t layer, int64_t hop, const Projection& projection,
+                                const HeadOutputs& outputs, int64_t sequence) override {
     const NoAutograd guard;
     LayerBlocks& blocks = at(layer);
     const Projected p{projection.queries, projection.keys_and_values};
-    const nn::Attended before{attended.out, attended.log_sum_exp};
+    const nn::HeadOutputs before{outputs.out, outputs.log_sum_exp};
     const int64_t own_sequence = sequence / share_.context.count;
-    const nn::Attended made = blocks.latent.output != nullptr
-                                  ? latent_ring_step_forward(blocks.latent, {share_.context, hop},
-                                                             p, before, own_sequence)
-                                  : nn::ring_step_forward(blocks.attention, {share_.context, hop},
-                                                          p, before, own_sequence);
+    const nn::HeadOutputs made =
+        blocks.latent.output != nullptr
+            ? latent_ring_step_forward(blocks.latent, {share_.context, hop}, p, before,
+                                       own_sequence)
+            : nn::ring_step_forward(blocks.attention, {share_.context, hop}, p, before,
+                                    own_sequence);
     return {made.out_TC, made.log_sum_exp};
   }
-  at::Tensor ring_attention_forward(int32_t layer, const at::Tensor& x_TD, const Attended& attended,
-                                    Attended& kept) override {
+  at::Tensor ring_attention_forward(int32_t layer, const at::Tensor& x_TD,
+                                    const HeadOutputs& outputs, HeadOutputs& kept) override {
     const NoAutograd guard;
     LayerBlocks& blocks = at(layer);
-    const nn::Attended all{attended.out, attended.log_sum_exp};
-    nn::Attended left;
+    const nn::HeadOutputs all{outputs.out, outputs.log_sum_exp};
+    nn::HeadOutputs left;
     at::Tensor x1_TD = blocks.latent.output != nullptr
                            ? latent_ring_attention_forward(blocks.latent, x_TD, all, left)
                            : nn::ring_attention_forward(blocks.attention, x_TD, all, left);
     kept = {left.out_TC, left.log_sum_exp};
     return x1_TD;
   }
-  at::Tensor ring_attention_backward(int32_t layer, const at::Tensor& gx1_TD, const Attended& kept,
-                                     Tape& tape) override {
+  at::Tensor ring_attention_backward(int32_t layer, const at::Tensor& gx1_TD,
+                                     const HeadOutputs& kept, Tape& tape) override {
     const NoAutograd guard;
     LayerBlocks& blocks = at(layer);
-    const nn::Attended all{kept.out, kept.log_sum_exp};
+    const nn::HeadOutputs all{kept.out, kept.log_sum_exp};
     return blocks.latent.output != nullptr
                ? latent_ring_attention_backward(blocks.latent, gx1_TD, all, tape)
                : nn::ring_attention_backward(blocks.attention, gx1_TD, all, tape);
   }
   Projection ring_step_backward(int32_t layer, int64_t hop, const at::Tensor& g_out,
-                                const Projection& projection, const Attended& kept,
+                                const Projection& projection, const HeadOutputs& kept,
                                 const at::Tensor& g_queries, int64_t sequence) override {
     const NoAutograd guard;
     LayerBlocks& blocks = at(layer);
     const Projected p{projection.queries, projection.keys_and_values};
-    const nn::Attended all{kept.out, kept.log_sum_exp};
+    const nn::HeadOutputs all{kept.out, kept.log_sum_exp};
     const int64_t own_sequence = sequence / share_.context.count;
     const Projected g = blocks.latent.output != nullptr
                             ? latent_ring_step_backward(blocks.latent, {share_.context, hop}, g_out,
@@ -528,18 +529,19 @@ Stage::Projection Stage::context_attention_backward(int32_t, const at::Tensor&, 
   shares_no_sequence();
 }
 
-Stage::Attended Stage::ring_step_forward(int32_t, int64_t, const Projection&, const Attended&,
-                                         int64_t) {
+Stage::HeadOutputs Stage::ring_step_forward(int32_t, int64_t, const Projection&, const HeadOutputs&,
+                                            int64_t) {
   shares_no_sequence();
 }
-at::Tensor Stage::ring_attention_forward(int32_t, const at::Tensor&, const Attended&, Attended&) {
+at::Tensor Stage::ring_attention_forward(int32_t, const at::Tensor&, const HeadOutputs&,
+                                         HeadOutputs&) {
   shares_no_sequence();
 }
-at::Tensor Stage::ring_attention_backward(int32_t, const at::Tensor&, const Attended&, Tape&) {
+at::Tensor Stage::ring_attention_backward(int32_t, const at::Tensor&, const HeadOutputs&, Tape&) {
   shares_no_sequence();
 }
 Stage::Projection Stage::ring_step_backward(int32_t, int64_t, const at::Tensor&, const Projection&,
-                                            const Attended&, const at::Tensor&, int64_t) {
+                                            const HeadOutputs&, const at::Tensor&, int64_t) {
   shares_no_sequence();
 }
 

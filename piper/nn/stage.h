@@ -210,17 +210,17 @@ class Stage {
 
   // The same on a ring: a step for the keys and values of each rank, and what follows. `hop`: of
   // whose (schedule::Segment::hop).
-  struct Attended {
+  struct HeadOutputs {
     at::Tensor out, log_sum_exp;
   };
-  virtual Attended ring_step_forward(int32_t layer, int64_t hop, const Projection& p,
-                                     const Attended& before, int64_t sequence);
+  virtual HeadOutputs ring_step_forward(int32_t layer, int64_t hop, const Projection& p,
+                                        const HeadOutputs& before, int64_t sequence);
   virtual at::Tensor ring_attention_forward(int32_t layer, const at::Tensor& x_TD,
-                                            const Attended& attended, Attended& kept);
+                                            const HeadOutputs& outputs, HeadOutputs& kept);
   virtual at::Tensor ring_attention_backward(int32_t layer, const at::Tensor& gx1_TD,
-                                             const Attended& kept, Tape& tape);
+                                             const HeadOutputs& kept, Tape& tape);
   virtual Projection ring_step_backward(int32_t layer, int64_t hop, const at::Tensor& g_out,
-                                        const Projection& p, const Attended& kept,
+                                        const Projection& p, const HeadOutputs& kept,
                                         const at::Tensor& g_queries, int64_t sequence);
 
   virtual at::Tensor dense_mlp_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) = 0;

@@ -101,8 +101,12 @@ class Writer {
     const double blocks = !f.is_moe() ? 2 : f.shared_ffn > 0 ? 1.5 : 1;
     const double times = (again ? 4 : 2) + (s_.sequence_parallel ? 3 : 2);
     stage[Axis::kTensor] += hop(times * blocks * state, s_.mesh.tp);
-    stage[Axis::kContext] += hop((again ? 4 : 3) * of(s_.mesh.cp) * micro_batches() * element_ *
-                                     tokens(index) * keys_and_values(layer.attention),
+    // A ring passes keys and values on once more where attention is computed again; a gather that
+    // has just run again serves the backward, too.
+    const bool repeats_ring =
+        strategy::has_ring(s_) && strategy::drops_attention(s_.recompute_of(stage_index));
+    stage[Axis::kContext] += hop((repeats_ring ? 4 : 3) * of(s_.mesh.cp) * micro_batches() *
+                                     element_ * tokens(index) * keys_and_values(layer.attention),
                                  s_.mesh.cp);
     if (!f.is_moe()) return;
     const double passes = again ? 3 : 2;

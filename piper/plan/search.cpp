@@ -345,7 +345,7 @@ class Search {
   std::vector<Visited> with_exchanges() {
     std::vector<double> imbalances;
     for (const Strategy& s : round_) imbalances.push_back(r_.imbalance_at(s.mesh.ep));
-    choose_context_exchanges(imbalances);
+    add_gathers(imbalances);
     exchange_.choose(round_, imbalances, num_threads_);
     std::vector<Visited> visited;
     if (!r_.schedules_mixtures()) {
@@ -366,18 +366,28 @@ class Search {
     return visited;
   }
 
-  // A ring has more messages one after the other: where costs are exact, a gather may be faster.
-  void choose_context_exchanges(const std::vector<double>& imbalances) {
+  // A ring has more messages one after the other: where costs are exact, a gather may be faster. It
+  // is then tried beside the ring, which needs less memory.
+  void add_gathers(std::vector<double>& imbalances) {
     if (!r_.has_exact_costs() || r_.fixed.context_exchange) return;
+    const size_t count = round_.size();
+    std::vector<uint8_t> is_faster(count);
     share_items(num_threads_, std::ssize(round_), [&](int64_t thread, int64_t item) {
       const auto i = static_cast<size_t>(item);
-      Strategy gathers = round_[i];
-      if (!strategy::has_ring(gathers)) return;
-      gathers.context_exchange = strategy::ContextExchange::kGather;
-      if (seconds_through_layers(estimator(thread), gathers, imbalances[i]) <
-          seconds_through_layers(estimator(thread), round_[i], imbalances[i]))
-        round_[i] = gathers;
+      if (!strategy::has_ring(round_[i])) return;
+      is_faster[i] =
+          seconds_through_layers(estimator(thread), gathering(round_[i]), imbalances[i]) <
+          seconds_through_layers(estimator(thread), round_[i], imbalances[i]);
     });
+    for (size_t i = 0; i < count; ++i) {
+      if (is_faster[i] == 0) continue;
+      round_.push_back(gathering(round_[i]));
+      imbalances.push_back(imbalances[i]);
+    }
+  }
+  static Strategy gathering(Strategy s) {
+    s.context_exchange = strategy::ContextExchange::kGather;
+    return s;
   }
 
   std::optional<Visited> with_schedule(cost::Estimator& estimator, Strategy s, Strategy of_rows,

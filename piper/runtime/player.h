@@ -248,9 +248,9 @@ class Player {
   // The first slot of a kind; nullptr when there is none.
   SlotValue* find(std::span<const graph::SlotId> slots, schedule::SlotKind kind);
   nn::Tape* new_tape(const graph::Task& task);
-  // Of a slot kAttended, whose tensors stand where a tape's do.
-  static nn::Stage::Attended attended_of(const SlotValue& slot);
-  static void hold_attended(SlotValue& slot, nn::Stage::Attended attended);
+  // Of a slot kHeadOutputs, whose tensors stand where a tape's do.
+  static nn::Stage::HeadOutputs head_outputs_of(const SlotValue& slot);
+  static void hold_head_outputs(SlotValue& slot, nn::Stage::HeadOutputs outputs);
   const at::Tensor& own_part_of_keys(const graph::Task& task);  // that its ring step has left
   nn::Routing& routing_of(const graph::Task& task);
   // Of all chunks.

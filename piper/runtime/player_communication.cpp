@@ -497,8 +497,8 @@ std::unique_ptr<comm::Operation> Player::start_reduce_scatter(const Task& task,
                                     topology_of(group), device_scratch());
 }
 
-// A slot to the next rank of a ring, and its like from the rank before. Of gradients, what came here
-// goes on with this rank's part, by the same name as the slot that it came in.
+// A slot goes to the next rank of a ring, and its like comes from the rank before. Gradients that
+// have come go on with this rank's part.
 std::unique_ptr<comm::Operation> Player::start_hop(const Task& task, comm::OperationName name) {
   const comm::Group group = group_of(task);
   SlotValue& source = read(task, 0);

@@ -36,14 +36,14 @@ nn::Tape* Player::new_tape(const Task& task) {
   return slot->tape.get();
 }
 
-nn::Stage::Attended Player::attended_of(const SlotValue& slot) {
+nn::Stage::HeadOutputs Player::head_outputs_of(const SlotValue& slot) {
   PIPER_CHECK(slot.tape != nullptr && slot.tape->saved.size() == 2, "no outputs of heads");
   return {slot.tape->saved[0], slot.tape->saved[1]};
 }
 
-void Player::hold_attended(SlotValue& slot, nn::Stage::Attended attended) {
+void Player::hold_head_outputs(SlotValue& slot, nn::Stage::HeadOutputs outputs) {
   slot.tape = std::make_unique<nn::Tape>();
-  slot.tape->saved = {std::move(attended.out), std::move(attended.log_sum_exp)};
+  slot.tape->saved = {std::move(outputs.out), std::move(outputs.log_sum_exp)};
 }
 
 const at::Tensor& Player::own_part_of_keys(const Task& task) {
@@ -155,17 +155,18 @@ void Player::run_forward(const Task& task, const Segment& segment) {
     }
     case SegmentKind::kRingStep: {
       const bool is_first = segment.hop == 0;
-      hold_attended(write(task, 0), stage_.ring_step_forward(layer, segment.hop, {in(0), in(1)},
-                                                             is_first ? nn::Stage::Attended{}
-                                                                      : attended_of(read(task, 2)),
-                                                             positions(layer)));
+      hold_head_outputs(write(task, 0),
+                        stage_.ring_step_forward(
+                            layer, segment.hop, {in(0), in(1)},
+                            is_first ? nn::Stage::HeadOutputs{} : head_outputs_of(read(task, 2)),
+                            positions(layer)));
       return;
     }
     case SegmentKind::kAttention:
       if (strategy::has_ring(strategy_)) {
-        nn::Stage::Attended kept;
-        out(0) = stage_.ring_attention_forward(layer, in(0), attended_of(read(task, 1)), kept);
-        hold_attended(write(task, 1), std::move(kept));
+        nn::Stage::HeadOutputs kept;
+        out(0) = stage_.ring_attention_forward(layer, in(0), head_outputs_of(read(task, 1)), kept);
+        hold_head_outputs(write(task, 1), std::move(kept));
         return;
       }
       if (strategy_.mesh.cp > 1) {
@@ -256,7 +257,7 @@ void Player::run_backward(const Task& task, const Segment& segment) {
     case SegmentKind::kRingStep: {
       const bool is_first = segment.hop == 1;  // the own keys come last
       nn::Stage::Projection g = stage_.ring_step_backward(
-          layer, segment.hop, in(0), {in(1), in(2)}, attended_of(read(task, 3)),
+          layer, segment.hop, in(0), {in(1), in(2)}, head_outputs_of(read(task, 3)),
           is_first ? at::Tensor() : in(4), positions(layer));
       out(0) = std::move(g.queries);
       out(1) = std::move(g.keys_and_values);
@@ -265,7 +266,7 @@ void Player::run_backward(const Task& task, const Segment& segment) {
     case SegmentKind::kAttention:
       if (strategy::has_ring(strategy_)) {
         nn::Tape whole;
-        out(0) = stage_.ring_attention_backward(layer, in(0), attended_of(read(task, 1)),
+        out(0) = stage_.ring_attention_backward(layer, in(0), head_outputs_of(read(task, 1)),
                                                 deferred != nullptr ? *deferred->tape : whole);
         return;
       }

@@ -45,7 +45,7 @@ Share attention_share(const DividedBlock& block, const LayerKind& kind) {
 struct ProjectedSlots {
   LayerSlot queries = LayerSlot::none(), keys = LayerSlot::none(), tape = LayerSlot::none();
   // What the rest of attention reads: keys and values of all ranks; or what ring steps have made.
-  LayerSlot all_keys = LayerSlot::none(), attended = LayerSlot::none();
+  LayerSlot all_keys = LayerSlot::none(), outputs = LayerSlot::none();
 };
 
 ProjectedSlots project(LayerProgram& p, const LayerKind& kind, LayerSlot x) {
@@ -55,7 +55,7 @@ ProjectedSlots project(LayerProgram& p, const LayerKind& kind, LayerSlot x) {
                       .tape = p.slot(kTape, kProjection)};
   p.forward.compute(kProjection, {x}, {made.queries, made.keys, made.tape});
   if (kind.ring > 0) {
-    made.attended = write_ring(p, kind.ring, made.queries, made.keys);
+    made.outputs = write_ring(p, kind.ring, made.queries, made.keys);
     return made;
   }
   made.all_keys = p.slot(kKeysAndValues, kContext);
@@ -72,7 +72,7 @@ void project_back(LayerProgram& p, const LayerKind& kind, const ProjectedSlots& 
   if (back.again != p.x) whole_x1.push_back(x1);  // freed when all its gathers are done
   if (kind.ring > 0) {
     g = write_ring_back(p, kind.ring, {back.slot, kept}, whole_x1,
-                        {.queries = made.queries, .keys = made.keys, .attended = kept});
+                        {.queries = made.queries, .keys = made.keys, .outputs = kept});
   } else {
     b.gather_keys_again({made.keys}, {made.all_keys});
     g = {.queries = p.slot(kQueriesGradient, kAttention),
@@ -191,7 +191,7 @@ LayerProgram layer_program(const LayerKind& kind) {
   LayerPass &f = p.forward, &b = p.backward;
   p.x = p.slot(kHidden, kAttention);
   const LayerSlot x1 = p.slot(kHidden, kAttention),
-                  tape = p.slot(kind.ring > 0 ? kAttended : kTape, kAttention);
+                  tape = p.slot(kind.ring > 0 ? kHeadOutputs : kTape, kAttention);
   const LayerSlot kept = kind.keeps_by_layer ? p.slot(kKept, kAttention) : LayerSlot::none();
   p.output_gradient = p.slot(kHiddenGradient, kAttention);
   const LayerSlot whole_x = block.gather(p, f, p.x).slot;
@@ -200,7 +200,7 @@ LayerProgram layer_program(const LayerKind& kind) {
       kind.projects_apart() ? projected.all_keys : pass_round(p, f, kind, whole_x);
   const LayerSlot out = block.partial(p, x1);
   if (kind.ring > 0)
-    f.compute(kAttention, {whole_x, projected.attended}, {out, tape});
+    f.compute(kAttention, {whole_x, projected.outputs}, {out, tape});
   else
     f.compute(kAttention, {whole_x, projected.queries, keys}, {out, tape, kept},
               attention_share(block, kind));

@@ -174,7 +174,7 @@ class PassMaker {
   bool is_kept_like_tape(LayerSlot slot) const {
     const SlotKind kind = passes_.slots[slot.index()].kind;
     return is_tape(slot) || kind == SlotKind::kQueries || kind == SlotKind::kKeysAndValues ||
-           kind == SlotKind::kAttended;
+           kind == SlotKind::kHeadOutputs;
   }
 
   // A segment's forward for its tape alone: what else it writes is there already, and goes to slots

@@ -177,9 +177,8 @@ TEST_CASE("a mixture whose experts several ranks share, and whose rows travel") 
   }
 }
 
-// At most three ranks' keys and values at once, whatever the ring's length: those that are computed
-// with, those on their way, and those whose hop may not be done.
-TEST_CASE("a ring of any length has as many ranks' keys and values alive at once") {
+// Those that are computed with, those on their way, and those whose hop may not be done.
+TEST_CASE("a ring of any length has the keys and values of at most three other ranks at once") {
   for (const int16_t ranks : {4, 9})
     for (const Recompute recompute : strategy::kRecomputes) {
       const LayerPasses passes = layer_passes({.shares_sequences = true, .ring = ranks}, recompute);

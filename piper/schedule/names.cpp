@@ -45,13 +45,16 @@ const char* what(const StepGraph& step, const graph::Task& task) {
       return segment.kind == SegmentKind::kExpertTensor ? "shared counts" : "counts";
     case graph::TaskKind::kAllToAll:
       return segment.kind == SegmentKind::kGate ? "dispatch" : "combine";
+    case graph::TaskKind::kRing:
+      return step.meaning(step.graph.writes(task)[0]).kind == SlotKind::kKeysAndValuesGradient
+                 ? "keys and values gradient"
+                 : name(segment.kind);
     case graph::TaskKind::kHostCopy:
       return step.graph.writes(task).empty() ? "to the host" : "from the host";
     case graph::TaskKind::kCompute:
     case graph::TaskKind::kAllReduce:
     case graph::TaskKind::kAllGather:
     case graph::TaskKind::kReduceScatter:
-    case graph::TaskKind::kRing:
     case graph::TaskKind::kStateCollective:
     case graph::TaskKind::kSend:
     case graph::TaskKind::kReceive:

@@ -20,20 +20,20 @@ LayerSlot pass_keys(LayerProgram& p, LayerPass& pass, int16_t hop, LayerSlot bef
 
 LayerSlot write_ring(LayerProgram& p, int16_t ranks, LayerSlot queries, LayerSlot keys) {
   LayerPass& f = p.forward;
-  LayerSlot here = keys, before = LayerSlot::none(), attended = LayerSlot::none();
+  LayerSlot here = keys, before = LayerSlot::none(), outputs = LayerSlot::none();
   for (int16_t hop = 0; hop < ranks; ++hop) {
     const LayerSlot next = hop + 1 < ranks
                                ? pass_keys(p, f, static_cast<int16_t>(hop + 1), here, hop > 0)
                                : LayerSlot::none();
     f.set_hop(hop);
-    const LayerSlot made = p.slot(kAttended, kRingStep, 0, hop);
-    f.compute(kRingStep, {queries, here, attended, before}, {made});
-    attended = made;
+    const LayerSlot made = p.slot(kHeadOutputs, kRingStep, 0, hop);
+    f.compute(kRingStep, {queries, here, outputs, before}, {made});
+    outputs = made;
     before = here;
     here = next;
   }
   f.set_hop(0);
-  return attended;
+  return outputs;
 }
 
 RingGradients write_ring_back(LayerProgram& p, int16_t ranks, const LayerSlotList& reads,
@@ -41,17 +41,17 @@ RingGradients write_ring_back(LayerProgram& p, int16_t ranks, const LayerSlotLis
   LayerPass& b = p.backward;
   LayerSlot here = pass_keys(p, b, 1, forward.keys, true), before = LayerSlot::none();
   b.set_hop(0);
-  const LayerSlot g_attended = p.slot(kAttendedGradient, kAttention);
+  const LayerSlot g_outputs = p.slot(kHeadOutputsGradient, kAttention);
   LayerSlotList attention = reads;
   for (const LayerSlot slot : frees) attention.push_back(slot);
-  b.compute(kAttention, attention, {g_attended});
+  b.compute(kAttention, attention, {g_outputs});
 
   RingGradients g;
   const auto step = [&](int16_t hop, LayerSlot keys, LayerSlot freed) {
     b.set_hop(hop);
     const LayerSlot queries = p.slot(kQueriesGradient, kRingStep, 0, hop),
                     part = p.slot(kKeysAndValuesGradient, kRingStep, 0, hop);
-    b.compute(kRingStep, {g_attended, forward.queries, keys, forward.attended, g.queries, freed},
+    b.compute(kRingStep, {g_outputs, forward.queries, keys, forward.outputs, g.queries, freed},
               {queries, part});
     g.queries = queries;
     return part;

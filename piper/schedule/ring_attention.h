@@ -8,9 +8,9 @@
 //              ring step         1       2       3       0    behind that projection's backward
 //              return                1       2       3        gradients of keys and values, home
 //
-// As many ranks' keys and values as three are alive at once, whatever the ring's length. A step's
-// heads' outputs are scaled into those before by their log-sum-exps, and the backward of each step
-// has the log-sum-exps of all.
+// Alive at once are a rank's own keys and values and those of at most three others, whatever the
+// ring's length. The heads' outputs of a step are merged with those before by their log-sum-exps;
+// the backward of each step has the log-sum-exps over all keys.
 #pragma once
 
 #include <piper/schedule/layer_program.h>
@@ -24,7 +24,7 @@ LayerSlot write_ring(LayerProgram& program, int16_t ranks, LayerSlot queries, La
 
 // What the ring's backward reads of the forward.
 struct RingSlots {
-  LayerSlot queries, keys, attended;
+  LayerSlot queries, keys, outputs;
 };
 // What it leaves: gradients of queries, of keys and values by the other ranks, by this rank.
 struct RingGradients {

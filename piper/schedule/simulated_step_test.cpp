@@ -250,8 +250,8 @@ TEST_CASE(
   CHECK(names_of_first(step, Phase::kBackward) ==
         std::vector<std::string>{"B0 head", "B0 L0 dense mlp", "B0 L0 keys and values h1 ring",
                                  "B0 L0 attention", "B0 L0 keys and values h2 ring",
-                                 "B0 L0 ring step h1", "B0 L0 keys and values h1 ring",
-                                 "B0 L0 ring step h2", "B0 L0 keys and values h2 ring",
+                                 "B0 L0 ring step h1", "B0 L0 keys and values gradient h1 ring",
+                                 "B0 L0 ring step h2", "B0 L0 keys and values gradient h2 ring",
                                  "B0 L0 ring step h0", "B0 L0 projection", "B0 embedding"});
 }
 

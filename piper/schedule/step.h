@@ -142,9 +142,9 @@ enum class SlotKind : uint8_t {
   kKeysAndValuesGradient,
   // Heads' outputs and their log-sum-exps: of kRingStep over the keys seen so far, of the main
   // type; of kAttention over all, [T, width of the outputs].
-  kAttended,
-  kAttendedGradient,  // of the outputs, [T, width of the outputs]
-  kExpertState,       // master weights and both moments of (a part of) an expert, of the main type
+  kHeadOutputs,
+  kHeadOutputsGradient,  // of the outputs, [T, width of the outputs]
+  kExpertState,  // master weights and both moments of (a part of) an expert, of the main type
   // ZeRO 2: a buffer of gradients (segment: kDenseGradients, ...) that lives for a part of a
   // micro-batch, of the main type
   kGradients,
@@ -300,29 +300,32 @@ struct SlotMeaning {
 // time what a recomputation has just gathered. Sequence counts are summed over cp as well.
 //
 // On a ring of n ranks (strategy::ContextExchange::kRing) attention is a step for each rank's keys
-// and values; hop i has those of the rank i places before this one, and hop 0 its own:
+// and values. Hop i brings those of the rank i places before this one; its own are keys 0. A return
+// moves their gradients, to which every rank adds its part:
 //   projection   F    x                                            queries, keys 0, tape
 //   hop i        F    keys i - 1                                   keys i
-//   ring step 0  F    queries, keys 0                              attended 0
-//   ring step i  F    queries, keys i, attended i - 1, keys i - 1  attended i
-//   attention    F    x, attended n - 1                            x1, attended
-//   attention    B    gradient(x1), attended                       attended gradient
+//   ring step 0  F    queries, keys 0                              outputs 0
+//   ring step i  F    queries, keys i, outputs i - 1, keys i - 1   outputs i
+//   attention    F    x, outputs n - 1                             x1, outputs
+//   attention    B    gradient(x1), outputs                        outputs gradient
 //   hop i        B    keys i - 1                                   keys i
-//   ring step i  B    attended gradient, queries, keys i,          queries gradient i, part of keys
-//                     attended, queries gradient i - 1, keys i - 1 gradient i
+//   ring step i  B    outputs gradient, queries, keys i, outputs,  queries gradient i, part of keys
+//                     queries gradient i - 1, keys i - 1           gradient i
 //   return i     B    part of keys gradient i [, keys gradient     keys gradient i
 //                     i - 1]
-//   ring step 0  B    attended gradient, queries, keys 0,          queries gradient, part of keys
-//                     attended, queries gradient n - 1             gradient 0
-//   projection   B    queries gradient, keys gradient n - 1, part  gradient(x)
-//                     of keys gradient 0, gradient(x1), x, tape
-//   attention    W    gradient(x1), attended, deferred
-//   projection   W    keys gradient n - 1, x, tape, deferred
-// A hop moves a slot to the next rank, and begins when the step before the one that it travels
-// beside has ended. So do gradients: what has come of the keys' of a rank and this rank's part of
-// them go on together, and are at home after n - 1 returns, where the part of its own waits. Steps
-// 1 and more read the keys of the step before to free them when their hop is done. The own step
-// comes last in the backward, beside the last return.
+//   ring step 0  B    outputs gradient, queries, keys 0, outputs,  queries gradient, part of keys
+//                     queries gradient n - 1                       gradient 0
+//   projection   B    queries gradient, keys gradient n - 1,       gradient(x)
+//                     gradient(x1), x, tape, part of keys
+//                     gradient 0
+//   attention    W    gradient(x1), outputs, deferred
+//   projection   W    queries gradient, keys gradient n - 1, x,
+//                     tape, deferred
+// Hops and returns send a slot to the next rank. Hop i + 1 begins when step i - 1 has ended, and
+// travels beside step i. Step i frees keys i - 1, since hop i has then read them. A rank's keys
+// gradient is back after n - 1 returns; the projection adds the rank's own part. Step 0 is the last
+// of the backward, beside the last return. A ring step's backward leaves nothing to a weights'
+// part: where latent attention makes keys and values of latents, it adds to those weights at once.
 //
 // Other trainers' rings are one operation each (ExecutionStyle::follows_context_exchange).
 //

@@ -62,10 +62,10 @@ const char* short_name(SlotKind kind) {
       return "keys_and_values";
     case SlotKind::kKeysAndValuesGradient:
       return "g_keys_and_values";
-    case SlotKind::kAttended:
-      return "attended";
-    case SlotKind::kAttendedGradient:
-      return "g_attended";
+    case SlotKind::kHeadOutputs:
+      return "head_outputs";
+    case SlotKind::kHeadOutputsGradient:
+      return "g_outputs";
     case SlotKind::kDeferred:
       return "deferred";
     case SlotKind::kExpertState:

@@ -186,10 +186,10 @@ static_assert(are_in_order(kReductionTraits));
 constexpr const auto& rows(Reduction) { return kReductionTraits; }
 inline constexpr auto kReductions = values_of<Reduction>();
 
-// How ranks that share a sequence come to each other's keys and values (context parallelism).
-//   kRing    each rank's pass from neighbour to neighbour, while those that are there are computed
-//            with (Liu et al. 2023)
-//   kGather  all are gathered in front of attention
+// How ranks that share a sequence exchange keys and values (context parallelism).
+//   kRing    each rank's pass from neighbour to neighbour while attention works on those that have
+//            arrived (Liu et al. 2023; Megatron-LM: p2p)
+//   kGather  all are gathered in front of attention (Megatron-LM: all_gather)
 enum class ContextExchange : uint8_t { kRing, kGather };
 inline constexpr std::array kContextExchangeTraits{
     NamedValue<ContextExchange>{ContextExchange::kRing, "ring"},

@@ -112,6 +112,9 @@ std::vector<Case> all_cases() {
     cases.push_back(make_case(model, mesh_of(1, 1, 1)));
     cases.back().strategy.mesh.cp = 2;
   }
+  cases.push_back(make_case(small_model(), mesh_of(1, 1, 1), PipelineSchedule::k1F1B,
+                            Recompute::kAttention, strategy::Precision::kBf16));
+  cases.back().strategy.mesh.cp = 2;
   cases.push_back(make_case(small_model(), mesh_of(1, 4, 2)));
   cases.back().strategy.zero = 1;
   cases.push_back(make_case(small_model(), mesh_of(2, 2, 1), PipelineSchedule::kZbH1));
@@ -175,10 +178,10 @@ TEST_CASE(
   int64_t num_needed = 0;
   for (Case of : all_cases()) {
     const int64_t num_ranks = of.strategy.mesh.world();
-    // With tensor parallelism and deduplication some tasks wait for what a later one reads; a gather
-    // of divided weights waits so that no more than two layers' have memory, a hop of a ring for the
-    // step before. Left out with divided gradients, too: one wait was found whose absence races
-    // nothing, unexplained so far.
+    // With tensor parallelism and deduplication some tasks wait for what a later one reads; a
+    // gather of divided weights waits so that no more than two layers' have memory, a hop of a ring
+    // for the step before. Left out with divided gradients, too: one wait was found whose absence
+    // races nothing, unexplained so far.
     if (num_ranks == 1 || of.strategy.mesh.tp > 1 || of.strategy.mesh.cp > 1 ||
         of.strategy.zero >= 2 || strategy::deduplicates(of.strategy))
       continue;

@@ -84,6 +84,7 @@ TEST_CASE("ranks that share matrices beside ranks that share sequences") {
         {.mesh = {.pp = 2, .ep = 2, .etp = 2, .tp = 2, .cp = 2}, .schedule = kZbH1, .zero = 1},
         {.mesh = {.ep = 4, .tp = 2, .cp = 4}, .recompute = Recompute::kExperts}};
     check_runs(model, runs);
+    check_runs(model, with_all_tokens(runs));
     check_runs(model, gathered(with_all_tokens(runs)));
   }
 }
