@@ -8,6 +8,8 @@
 #include <piper/nn/aten.h>
 #include <piper/nn/context_share.h>
 
+#include <cstdint>
+
 namespace piper::nn {
 
 struct CausalAttention {
