@@ -159,7 +159,7 @@ TEST_CASE("whole steps on a device are the CPU's, bit for bit, for every family 
 TEST_CASE("streams that run late, in any order that events allow, give the same bits") {
   for (const Case& of : all_cases()) {
     const Trained expected = on_cpu(of, 2);
-    for (uint64_t seed = 1; seed <= static_cast<uint64_t>(repetitions({.usual = 1, .full = 20}));
+    for (uint64_t seed = 1; seed <= static_cast<uint64_t>(repetitions({.usual = 1, .full = 6}));
          ++seed) {
       CAPTURE(name_of(of));
       CAPTURE(seed);
@@ -173,17 +173,19 @@ TEST_CASE("streams that run late, in any order that events allow, give the same 
 TEST_CASE(
     "every event of the executor that no other implies is needed: without it two operations race") {
   // Of some hundred in a case, each of them a run.
-  const int64_t per_case = repetitions({.usual = 4, .full = 40});
+  const int64_t per_case = repetitions({.usual = 4, .full = 20});
   std::mt19937_64 random(20260301);
   int64_t num_needed = 0;
   for (Case of : all_cases()) {
     const int64_t num_ranks = of.strategy.mesh.world();
-    // With tensor parallelism and deduplication some tasks wait for what a later one reads; a
-    // gather of divided weights waits so that no more than two layers' have memory, a hop of a ring
-    // for the step before. Left out with divided gradients, too: one wait was found whose absence
-    // races nothing, unexplained so far.
+    // Some waits of these carry no data. With tensor parallelism and deduplication a task waits for
+    // what a later one reads. A gather of divided weights waits so that no more than two layers'
+    // have memory, a hop of a ring for the step before, a copy to the host for those that read the
+    // same slots, and one from it for its turn. Who has no copy of another's expert waits as well.
+    // With divided gradients one wait was found whose absence races nothing, unexplained so far.
     if (num_ranks == 1 || of.strategy.mesh.tp > 1 || of.strategy.mesh.cp > 1 ||
-        of.strategy.zero >= 2 || strategy::deduplicates(of.strategy))
+        of.strategy.zero >= 2 || of.strategy.redundant_experts > 0 ||
+        of.strategy.offload != strategy::Offload::kNone || strategy::deduplicates(of.strategy))
       continue;
     CAPTURE(name_of(of));
     of.strategy.global_batch_sequences = 4 * of.strategy.mesh.dp;
@@ -204,6 +206,7 @@ TEST_CASE(
       ++num_needed;
       CAPTURE(wait.thread);
       CAPTURE(wait.number);
+      CAPTURE(stand_in::behind_left_out());
       CHECK_FALSE(stand_in::races().empty());
     }
   }

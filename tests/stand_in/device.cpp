@@ -74,6 +74,7 @@ struct Event {
   bool is_recorded = false;  // by the host
   bool is_reached = false;   // by its stream
   Clock clock;
+  std::string behind;  // the operation before it
 };
 
 struct Item {
@@ -91,6 +92,7 @@ struct Queue {
     items.push_back(std::move(item));
     ++num_put;
   }
+  std::string last;  // operation
 };
 
 thread_local Clock known;  // what the host's thread has waited for
@@ -179,9 +181,13 @@ class Machine {
     merge(queue.clock, known);
     queue.clock.resize(queues_.size());
     queue.clock[current_stream] = ++queue.num_operations;
-    if (left_out_event_ && left_out_stream_ == current_stream && !implied_)
+    if (left_out_event_ && left_out_stream_ == current_stream && !implied_) {
       implied_ = is_behind(queue.clock, left_out_event_->clock);  // what was waited for besides
+      behind_left_out_ = what + " in stream " + std::to_string(current_stream) +
+                         ", which waits for " + left_out_event_->behind;
+    }
     for (const Range& range : ranges) check(range, what);
+    queue.last = what;
     ++num_operations_;
     queue.put({.run = std::move(run)});
     if (mode_ == Mode::kSynchronous) drain(current_stream);
@@ -195,6 +201,7 @@ class Machine {
     Queue& queue = queues_[stream];
     merge(queue.clock, known);
     event->clock = queue.clock;
+    event->behind = queue.last + " in stream " + std::to_string(stream);
     queue.put({.records = event});
     if (mode_ == Mode::kSynchronous) drain(stream);
     return event;
@@ -253,6 +260,7 @@ class Machine {
     leave_out_.reset();
     left_out_event_.reset();
     implied_.reset();
+    behind_left_out_.clear();
     num_reads_ = num_operations_ = 0;
   }
   std::vector<std::string> races() {
@@ -278,6 +286,10 @@ class Machine {
   bool was_implied() {
     const std::lock_guard lock(mutex_);
     return implied_.value_or(true);
+  }
+  std::string behind_left_out() {
+    const std::lock_guard lock(mutex_);
+    return behind_left_out_;
   }
   int64_t live_bytes() {
     const std::lock_guard lock(mutex_);
@@ -406,6 +418,7 @@ class Machine {
   std::optional<Wait> leave_out_;
   std::shared_ptr<Event> left_out_event_;
   size_t left_out_stream_ = 0;
+  std::string behind_left_out_;
   std::optional<bool> implied_;  // from the stream's next operation on
   int64_t num_reads_ = 0, num_operations_ = 0;
 };
@@ -745,5 +758,6 @@ void name_thread(int64_t thread) { thread_number = thread; }
 int64_t num_waits(int64_t thread) { return machine().num_waits(thread); }
 void leave_out(const Wait& wait) { machine().leave_out(wait); }
 bool was_implied() { return machine().was_implied(); }
+std::string behind_left_out() { return machine().behind_left_out(); }
 
 }  // namespace piper::testing::stand_in

@@ -58,5 +58,7 @@ void leave_out(const Wait& wait);
 // Of the wait that was left out: whether the stream's next operation came after the event anyhow,
 // by what the stream had waited for besides; or no operation came at all.
 bool was_implied();
+// And which operation of the stream came next, and which it was to come after.
+std::string behind_left_out();
 
 }  // namespace piper::testing::stand_in
