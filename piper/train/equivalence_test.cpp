@@ -6,6 +6,7 @@
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/equivalence_run.h>
 
+#include <cmath>
 #include <map>
 #include <span>
 #include <string>
@@ -130,9 +131,11 @@ TEST_CASE("with the stages of a replica on neighbouring ranks a run is the same"
     s.placement = strategy::Placement::kPipelineInside;
     REQUIRE(strategy::RankLayout(s).num_together() < mesh.ranks_per_stage());
     const Trained around = run_training(model, s, 3);
-    // The world sums the norm rank by rank.
+    // The world sums the norm rank by rank, and the norm clips: equal but for rounding.
     CHECK(largest_difference(inside.values, around.values) < 1e-12);
-    CHECK(inside.losses == around.losses);
+    REQUIRE(inside.losses.size() == around.losses.size());
+    for (size_t step = 0; step < inside.losses.size(); ++step)
+      CHECK(std::abs(inside.losses[step] - around.losses[step]) < 1e-12);
   }
 }
 
