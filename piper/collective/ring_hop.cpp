@@ -7,10 +7,9 @@ namespace piper::collective {
 MemberSteps ring_hop(int64_t member, int64_t num_members, int64_t count) {
   PIPER_CHECK(num_members > 1 && member >= 0 && member < num_members, "no ring of one member");
   StepWriter steps(member, count, count);
-  const auto part = [&](int64_t from) { return static_cast<uint32_t>(from); };
   const int64_t before = (member + num_members - 1) % num_members;
-  steps.send((member + 1) % num_members, part(member), {Buffer::kInput, 0, count});
-  steps.receive(before, part(before), {Buffer::kOutput, 0, count});
+  steps.send((member + 1) % num_members, 0, {Buffer::kInput, 0, count});
+  steps.receive(before, 0, {Buffer::kOutput, 0, count});
   return steps.take();
 }
 

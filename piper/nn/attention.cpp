@@ -145,12 +145,14 @@ at::Tensor project_back(AttentionBlock& block, const Parts& g, const at::Tensor&
 }
 
 // Of the output's projection and its bias.
+void add_output_gradient(const TensorShare& share, Weight& output, Weight* bias,
+                         const at::Tensor& gx1_TD, const at::Tensor& out_TC) {
+  accumulate(output.gradient, output.beta(), gx1_TD, out_TC);
+  if (bias != nullptr) accumulate_rows(bias->gradient, bias->beta(), share.own(gx1_TD));
+}
 void add_output_gradient(AttentionBlock& block, const at::Tensor& gx1_TD,
                          const at::Tensor& out_TC) {
-  accumulate(block.output->gradient, block.output->beta(), gx1_TD, out_TC);
-  if (block.output_bias != nullptr)
-    accumulate_rows(block.output_bias->gradient, block.output_bias->beta(),
-                    block.share.own(gx1_TD));
+  add_output_gradient(block.share, *block.output, block.output_bias, gx1_TD, out_TC);
 }
 
 }  // namespace
@@ -221,27 +223,26 @@ Projected projection_forward(AttentionBlock& block, const RopeTable& rope, const
   const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
   Projected p{product(xn_TD, weight.q.t()),
               at::empty({x_TD.size(0), 2 * key_width(a)}, x_TD.options())};
-  const at::Tensor keys = keys_of(p.keys_values_TC), values = values_of(p.keys_values_TC);
+  const at::Tensor keys = keys_of(p.keys_and_values), values = values_of(p.keys_and_values);
   product_out(keys, xn_TD, weight.k.t());
   product_out(values, xn_TD, weight.v.t());
   if (block.qkv_bias != nullptr) {
     const Parts bias = rows_of(block, &Weight::value, *block.qkv_bias, block.kv_bias);
-    p.queries_TC.add_(bias.q);
+    p.queries.add_(bias.q);
     keys.add_(bias.k);
     values.add_(bias.v);
   }
   if (block.q_norm != nullptr) {
-    const at::Tensor raw_q = p.queries_TC, raw_k = keys.clone(at::MemoryFormat::Contiguous);
-    p.queries_TC = at::empty_like(raw_q);
-    rms_norm_out(norm_rows(p.queries_TC, a), norm_rows(raw_q, a), block.q_norm->value,
-                 block.epsilon);
+    const at::Tensor raw_q = p.queries, raw_k = keys.clone(at::MemoryFormat::Contiguous);
+    p.queries = at::empty_like(raw_q);
+    rms_norm_out(norm_rows(p.queries, a), norm_rows(raw_q, a), block.q_norm->value, block.epsilon);
     const at::Tensor k = at::empty_like(raw_k);
     rms_norm_out(norm_rows(k, a), norm_rows(raw_k, a), block.k_norm->value, block.epsilon);
     keys.copy_(k);
     if (tape != nullptr) tape->saved = {raw_q, raw_k};
   }
   if (a.rotary) {
-    rotate_(by_head(p.queries_TC, a), rope, own_sequence, false);
+    rotate_(by_head(p.queries, a), rope, own_sequence, false);
     rotate_(by_head(keys, a), rope, own_sequence, false);
   }
   return p;
@@ -251,7 +252,7 @@ at::Tensor projection_backward(AttentionBlock& block, const RopeTable& rope, con
                                const at::Tensor& gx1_TD, const at::Tensor& x_TD,
                                int64_t own_sequence, Tape& tape) {
   const model::Attention& a = block.shape;
-  Parts parts{g.queries_TC, keys_of(g.keys_values_TC), values_of(g.keys_values_TC)};
+  Parts parts{g.queries, keys_of(g.keys_and_values), values_of(g.keys_and_values)};
   if (a.rotary) {
     rotate_(by_head(parts.q, a), rope, own_sequence, true);
     rotate_(by_head(parts.k, a), rope, own_sequence, true);
@@ -279,12 +280,11 @@ at::Tensor attention_forward(AttentionBlock& block, const ContextShare& context,
   CausalAttention done;
   {
     const at::Tensor all_BSC =
-        context.in_order(p.keys_values_TC, p.queries_TC.size(0) / own_sequence);
-    done =
-        causal_attention(by_sequence(p.queries_TC, a, own_sequence), heads_of(keys_of(all_BSC), a),
-                         heads_of(values_of(all_BSC), a), context);
+        context.in_order(p.keys_and_values, p.queries.size(0) / own_sequence);
+    done = causal_attention(by_sequence(p.queries, a, own_sequence), heads_of(keys_of(all_BSC), a),
+                            heads_of(values_of(all_BSC), a), context);
   }
-  const at::Tensor out_TC = done.out_BSHd.view({p.queries_TC.size(0), -1});
+  const at::Tensor out_TC = done.out_BSHd.view({p.queries.size(0), -1});
   if (tape != nullptr) tape->saved = {out_TC, done.log_sum_exp};
   at::Tensor x1_TD = block.share.add_product(x_TD, out_TC, block.output->value.t());
   if (block.output_bias != nullptr) block.share.own(x1_TD).add_(block.output_bias->value);
@@ -301,14 +301,14 @@ Projected attention_backward(AttentionBlock& block, const ContextShare& context,
   CausalAttentionGradients g;
   {
     const at::Tensor all_BSC =
-        context.in_order(p.keys_values_TC, p.queries_TC.size(0) / own_sequence);
+        context.in_order(p.keys_and_values, p.queries.size(0) / own_sequence);
     g = causal_attention_backward(
         by_sequence(product(gx1_TD, block.output->value), a, own_sequence),
-        by_sequence(p.queries_TC, a, own_sequence), heads_of(keys_of(all_BSC), a),
+        by_sequence(p.queries, a, own_sequence), heads_of(keys_of(all_BSC), a),
         heads_of(values_of(all_BSC), a),
         {out_TC.view({-1, own_sequence, a.num_heads, a.head_dim}), log_sum_exp}, context);
   }
-  return {g.q_BSHd.view({p.queries_TC.size(0), -1}),
+  return {g.q_BSHd.view({p.queries.size(0), -1}),
           context.by_rank(at::cat({g.k_BSHd.flatten(2), g.v_BSHd.flatten(2)}, 2))};
 }
 
@@ -316,8 +316,8 @@ namespace {
 
 // Heads' outputs as the attention kernel has them, [B, S, H, head_dim].
 CausalAttention by_heads(const HeadOutputs& of, const model::Attention& a, int64_t own_sequence) {
-  if (!of.out_TC.defined()) return {};
-  return {of.out_TC.view({-1, own_sequence, a.num_heads, a.head_dim}), of.log_sum_exp};
+  if (!of.out.defined()) return {};
+  return {of.out.view({-1, own_sequence, a.num_heads, a.head_dim}), of.log_sum_exp};
 }
 
 // step.keys() of one rank's keys and values, [B, keys, 2 C].
@@ -330,27 +330,29 @@ at::Tensor keys_read(const at::Tensor& keys_values_TC, const RingStep& step, int
 HeadOutputs ring_step_forward(const AttentionBlock& block, const RingStep& step, const Projected& p,
                               const HeadOutputs& before, int64_t own_sequence) {
   const model::Attention& a = block.shape;
-  const at::Tensor both_BSC = keys_read(p.keys_values_TC, step, own_sequence);
+  const at::Tensor both_BSC = keys_read(p.keys_and_values, step, own_sequence);
   CausalAttention made =
-      ring_attention(by_sequence(p.queries_TC, a, own_sequence), heads_of(keys_of(both_BSC), a),
+      ring_attention(by_sequence(p.queries, a, own_sequence), heads_of(keys_of(both_BSC), a),
                      heads_of(values_of(both_BSC), a), step);
   made = merge_by_log_sum_exp(by_heads(before, a, own_sequence), made, step);
-  return {made.out_BSHd.view({p.queries_TC.size(0), -1}), made.log_sum_exp};
+  return {made.out_BSHd.view({p.queries.size(0), -1}), made.log_sum_exp};
 }
 
-at::Tensor ring_attention_forward(AttentionBlock& block, const at::Tensor& x_TD,
+at::Tensor ring_attention_forward(const TensorShare& share, const Weight& output,
+                                  const Weight* bias, const at::Tensor& x_TD,
                                   const HeadOutputs& outputs, HeadOutputs& kept) {
-  kept = {outputs.out_TC.to(x_TD.scalar_type()), outputs.log_sum_exp};
-  at::Tensor x1_TD = block.share.add_product(x_TD, kept.out_TC, block.output->value.t());
-  if (block.output_bias != nullptr) block.share.own(x1_TD).add_(block.output_bias->value);
+  kept = {outputs.out.to(x_TD.scalar_type()), outputs.log_sum_exp};
+  at::Tensor x1_TD = share.add_product(x_TD, kept.out, output.value.t());
+  if (bias != nullptr) share.own(x1_TD).add_(bias->value);
   return x1_TD;
 }
 
-at::Tensor ring_attention_backward(AttentionBlock& block, const at::Tensor& gx1_TD,
-                                   const HeadOutputs& kept, Tape& tape) {
-  tape.weights_part(
-      [&block, gx1_TD, out = kept.out_TC] { add_output_gradient(block, gx1_TD, out); });
-  return product(gx1_TD, block.output->value);
+at::Tensor ring_attention_backward(const TensorShare& share, Weight& output, Weight* bias,
+                                   const at::Tensor& gx1_TD, const HeadOutputs& kept, Tape& tape) {
+  tape.weights_part([&share, &output, bias, gx1_TD, out = kept.out] {
+    add_output_gradient(share, output, bias, gx1_TD, out);
+  });
+  return product(gx1_TD, output.value);
 }
 
 Projected ring_step_backward(AttentionBlock& block, const RingStep& step,
@@ -358,13 +360,13 @@ Projected ring_step_backward(AttentionBlock& block, const RingStep& step,
                              const HeadOutputs& kept, const at::Tensor& g_queries_TC,
                              int64_t own_sequence) {
   const model::Attention& a = block.shape;
-  const at::Tensor both_BSC = keys_read(p.keys_values_TC, step, own_sequence);
+  const at::Tensor both_BSC = keys_read(p.keys_and_values, step, own_sequence);
   const CausalAttentionGradients g = ring_attention_backward(
-      by_sequence(g_out_TC, a, own_sequence), by_sequence(p.queries_TC, a, own_sequence),
+      by_sequence(g_out_TC, a, own_sequence), by_sequence(p.queries, a, own_sequence),
       heads_of(keys_of(both_BSC), a), heads_of(values_of(both_BSC), a),
       by_heads(kept, a, own_sequence), step);
-  const at::Tensor part_TC =
-      step.reads_early_keys() ? at::zeros_like(p.keys_values_TC) : at::empty_like(p.keys_values_TC);
+  const at::Tensor part_TC = step.reads_early_keys() ? at::zeros_like(p.keys_and_values)
+                                                     : at::empty_like(p.keys_and_values);
   const at::Tensor part_BSC = keys_read(part_TC, step, own_sequence);
   keys_of(part_BSC).copy_(g.k_BSHd.flatten(2));
   values_of(part_BSC).copy_(g.v_BSHd.flatten(2));
@@ -372,7 +374,7 @@ Projected ring_step_backward(AttentionBlock& block, const RingStep& step,
                                 ? g_queries_TC.view({-1, own_sequence, a.num_heads, a.head_dim})
                                 : at::Tensor();
   const at::Tensor queries = add_queries_gradient(before, g.q_BSHd, own_sequence, step);
-  return {queries.view({p.queries_TC.size(0), -1}), part_TC};
+  return {queries.view({p.queries.size(0), -1}), part_TC};
 }
 
 }  // namespace piper::nn

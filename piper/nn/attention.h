@@ -47,9 +47,7 @@ at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
 // Of ranks that share sequences (`context`), in two segments with a gather between them
 // (schedule/step.h). x: [B * sequence / n, D], of own tokens of all ranks that share the matrices;
 // `rope`: of their positions, as many as `own_sequence`, a sequence's tokens here.
-struct Projected {
-  at::Tensor queries_TC, keys_values_TC;  // keys, then values of a token
-};
+using Projected = Stage::Projection;
 // The tape: with norms of queries and keys, what these read.
 Projected projection_forward(AttentionBlock& block, const RopeTable& rope, const at::Tensor& x_TD,
                              int64_t own_sequence, Tape* tape);
@@ -57,7 +55,7 @@ Projected projection_forward(AttentionBlock& block, const RopeTable& rope, const
 at::Tensor projection_backward(AttentionBlock& block, const RopeTable& rope, const Projected& g,
                                const at::Tensor& gx1_TD, const at::Tensor& x_TD,
                                int64_t own_sequence, Tape& tape);
-// `p.keys_values_TC`: of all ranks, by rank; so is its gradient, of which this is a rank's part.
+// `p.keys_and_values`: of all ranks, by rank; so is its gradient, of which this is a rank's part.
 // The tape: the attention's output and its log-sum-exp.
 at::Tensor attention_forward(AttentionBlock& block, const ContextShare& context,
                              const at::Tensor& x_TD, const Projected& p, int64_t own_sequence,
@@ -68,19 +66,20 @@ Projected attention_backward(AttentionBlock& block, const ContextShare& context,
 
 // On a ring (schedule/ring_attention.h): steps over one rank's keys and values each, and what
 // follows.
-struct HeadOutputs {
-  at::Tensor out_TC, log_sum_exp;  // [B, H, S / n]
-};
-// `p.keys_values_TC`: of one rank. Returns what all steps so far have made, of the main type;
+using HeadOutputs = Stage::HeadOutputs;
+// `p.keys_and_values`: of one rank. Returns what all steps so far have made, of the main type;
 // `before` is what they had (nothing in the first).
 HeadOutputs ring_step_forward(const AttentionBlock& block, const RingStep& step, const Projected& p,
                               const HeadOutputs& before, int64_t own_sequence);
-// `outputs`: what the last step has made. `kept`: the same in x's type, for the backward.
-at::Tensor ring_attention_forward(AttentionBlock& block, const at::Tensor& x_TD,
+// What follows the steps, of latent attention too: the projection by `output` and its bias (null
+// without one). `outputs`: what the last step has made. `kept`: the same in x's type, for the
+// backward.
+at::Tensor ring_attention_forward(const TensorShare& share, const Weight& output,
+                                  const Weight* bias, const at::Tensor& x_TD,
                                   const HeadOutputs& outputs, HeadOutputs& kept);
 // The gradient of the heads' outputs; `kept` stays as it is.
-at::Tensor ring_attention_backward(AttentionBlock& block, const at::Tensor& gx1_TD,
-                                   const HeadOutputs& kept, Tape& tape);
+at::Tensor ring_attention_backward(const TensorShare& share, Weight& output, Weight* bias,
+                                   const at::Tensor& gx1_TD, const HeadOutputs& kept, Tape& tape);
 // The queries' gradient over all steps so far (`g_queries_TC`: of those before, nothing in the
 // first), and this rank's part of that of one rank's keys and values.
 Projected ring_step_backward(AttentionBlock& block, const RingStep& step,

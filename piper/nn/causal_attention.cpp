@@ -22,11 +22,6 @@ double scale_of(const at::Tensor& q, double scale) {
   return scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(q.size(3)));
 }
 
-// What is summed in: fp32 beside bf16.
-at::ScalarType main_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kBFloat16 ? at::kFloat : x.scalar_type();
-}
-
 at::Tensor scores(const at::Tensor& q, const at::Tensor& k, bool causal, double scale) {
   const at::Tensor all = at::matmul(q, k.transpose(2, 3)) * scale_of(q, scale);
   if (!causal) return all;
@@ -37,7 +32,7 @@ at::Tensor scores(const at::Tensor& q, const at::Tensor& k, bool causal, double 
 CausalAttention plain_block(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             bool causal, double scale) {
   const at::Tensor s = scores(q, repeat_heads(k, q.size(1)), causal, scale);
-  const at::Tensor log_sum_exp = at::logsumexp(s.to(main_type(q)), -1);
+  const at::Tensor log_sum_exp = at::logsumexp(s.to(main_type(q.scalar_type())), -1);
   const at::Tensor p = (s - log_sum_exp.unsqueeze(-1)).exp().to(q.scalar_type());
   return {heads_last(at::matmul(p, repeat_heads(v, q.size(1)))), log_sum_exp};
 }
@@ -155,7 +150,8 @@ CausalAttention ring_attention(const at::Tensor& q, const at::Tensor& k, const a
 
 CausalAttention merge_by_log_sum_exp(const CausalAttention& before, const CausalAttention& made,
                                      const RingStep& step) {
-  const CausalAttention here{made.out_BSHd.to(main_type(made.out_BSHd)), made.log_sum_exp};
+  const CausalAttention here{made.out_BSHd.to(main_type(made.out_BSHd.scalar_type())),
+                             made.log_sum_exp};
   if (!before.out_BSHd.defined())
     return {here.out_BSHd.contiguous(), here.log_sum_exp.contiguous()};
   const bool has_all = !step.has_late_queries();

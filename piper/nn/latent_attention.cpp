@@ -202,9 +202,9 @@ at::Tensor latent_projection_backward(LatentAttentionBlock& block, const RopeTab
                                       const at::Tensor& x_TD, int64_t own_sequence, Tape& tape) {
   const at::Tensor q_a = block.q_a != nullptr ? tape.saved.at(0) : at::Tensor();
   tape.saved.clear();
-  turn_(block, rope, g.queries_TC, g.keys_values_TC, own_sequence, true);
+  turn_(block, rope, g.queries, g.keys_and_values, own_sequence, true);
   at::Tensor gx_TD =
-      project_back(block, query_back(block, g.queries_TC, q_a, tape), g.keys_values_TC, x_TD, tape);
+      project_back(block, query_back(block, g.queries, q_a, tape), g.keys_and_values, x_TD, tape);
   block.share.norm_backward_(gx_TD, x_TD, block.norm->value, block.epsilon, block.norm->gradient,
                              block.norm->beta(), gx1_TD);
   return gx_TD;
@@ -236,10 +236,10 @@ at::Tensor latent_attention_forward(LatentAttentionBlock& block, const ContextSh
   const Widths w(block);
   CausalAttention done;
   {
-    const int64_t sequences = p.queries_TC.size(0) / own_sequence;
-    const Expanded x = expand_all(block, context, p.keys_values_TC, sequences).x;
+    const int64_t sequences = p.queries.size(0) / own_sequence;
+    const Expanded x = expand_all(block, context, p.keys_and_values, sequences).x;
     done =
-        causal_attention(by_sequence(by_head(p.queries_TC, w.query), own_sequence),
+        causal_attention(by_sequence(by_head(p.queries, w.query), own_sequence),
                          by_sequence(x.key, own_sequence * context.count),
                          by_sequence(x.value, own_sequence * context.count), context, block.scale);
   }
@@ -259,16 +259,16 @@ Projected latent_attention_backward(LatentAttentionBlock& block, const ContextSh
   tape.weights_part([&block, gx1_TD, out] {
     accumulate(block.output->gradient, block.output->beta(), gx1_TD, out);
   });
-  const int64_t sequences = p.queries_TC.size(0) / own_sequence;
+  const int64_t sequences = p.queries.size(0) / own_sequence;
   CausalAttentionGradients g;
   at::Tensor kv_a;
   {
     const at::Tensor g_out = padded(by_head(product(gx1_TD, block.output->value), w.value), w);
     const at::Tensor wide = padded(by_head(out, w.value), w);
-    const AllTokens all = expand_all(block, context, p.keys_values_TC, sequences);
+    const AllTokens all = expand_all(block, context, p.keys_and_values, sequences);
     kv_a = all.kv_a;
     g = causal_attention_backward(
-        by_sequence(g_out, own_sequence), by_sequence(by_head(p.queries_TC, w.query), own_sequence),
+        by_sequence(g_out, own_sequence), by_sequence(by_head(p.queries, w.query), own_sequence),
         by_sequence(all.x.key, own_sequence * context.count),
         by_sequence(all.x.value, own_sequence * context.count),
         {wide.unflatten(0, {-1, own_sequence}), log_sum_exp}, context, block.scale);
@@ -298,31 +298,17 @@ HeadOutputs latent_ring_step_forward(const LatentAttentionBlock& block, const Ri
   const Widths w(block);
   CausalAttention made;
   {
-    const Expanded x = expand_step(block, step, p.keys_values_TC, own_sequence).x;
+    const Expanded x = expand_step(block, step, p.keys_and_values, own_sequence).x;
     const int64_t keys = keys_of(step, own_sequence);
-    made = ring_attention(by_sequence(by_head(p.queries_TC, w.query), own_sequence),
+    made = ring_attention(by_sequence(by_head(p.queries, w.query), own_sequence),
                           by_sequence(x.key, keys), by_sequence(x.value, keys), step, block.scale);
   }
   made.out_BSHd = made.out_BSHd.narrow(3, 0, w.value);
   CausalAttention so_far;
-  if (before.out_TC.defined())
-    so_far = {before.out_TC.view({-1, own_sequence, w.heads, w.value}), before.log_sum_exp};
+  if (before.out.defined())
+    so_far = {before.out.view({-1, own_sequence, w.heads, w.value}), before.log_sum_exp};
   made = merge_by_log_sum_exp(so_far, made, step);
-  return {made.out_BSHd.view({p.queries_TC.size(0), -1}), made.log_sum_exp};
-}
-
-at::Tensor latent_ring_attention_forward(LatentAttentionBlock& block, const at::Tensor& x_TD,
-                                         const HeadOutputs& outputs, HeadOutputs& kept) {
-  kept = {outputs.out_TC.to(x_TD.scalar_type()), outputs.log_sum_exp};
-  return block.share.add_product(x_TD, kept.out_TC, block.output->value.t());
-}
-
-at::Tensor latent_ring_attention_backward(LatentAttentionBlock& block, const at::Tensor& gx1_TD,
-                                          const HeadOutputs& kept, Tape& tape) {
-  tape.weights_part([&block, gx1_TD, out = kept.out_TC] {
-    accumulate(block.output->gradient, block.output->beta(), gx1_TD, out);
-  });
-  return product(gx1_TD, block.output->value);
+  return {made.out_BSHd.view({p.queries.size(0), -1}), made.log_sum_exp};
 }
 
 Projected latent_ring_step_backward(LatentAttentionBlock& block, const RingStep& step,
@@ -335,11 +321,11 @@ Projected latent_ring_step_backward(LatentAttentionBlock& block, const RingStep&
   at::Tensor kv_a;
   {
     const at::Tensor g_out = padded(by_head(g_out_TC, w.value), w);
-    const at::Tensor wide = padded(by_head(kept.out_TC, w.value), w);
-    const AllTokens read = expand_step(block, step, p.keys_values_TC, own_sequence);
+    const at::Tensor wide = padded(by_head(kept.out, w.value), w);
+    const AllTokens read = expand_step(block, step, p.keys_and_values, own_sequence);
     kv_a = read.kv_a;
     g = ring_attention_backward(
-        by_sequence(g_out, own_sequence), by_sequence(by_head(p.queries_TC, w.query), own_sequence),
+        by_sequence(g_out, own_sequence), by_sequence(by_head(p.queries, w.query), own_sequence),
         by_sequence(read.x.key, keys), by_sequence(read.x.value, keys),
         {wide.unflatten(0, {-1, own_sequence}), kept.log_sum_exp}, step, block.scale);
   }
@@ -348,14 +334,14 @@ Projected latent_ring_step_backward(LatentAttentionBlock& block, const RingStep&
       latent_back(block, g.k_BSHd.flatten(0, 1), g.v_BSHd.flatten(0, 1), kv_a, at_once);
   at::Tensor part_TC = g_kv_a;
   if (step.reads_early_keys()) {
-    part_TC = at::zeros_like(p.keys_values_TC);
+    part_TC = at::zeros_like(p.keys_and_values);
     step.keys(part_TC.unflatten(0, {-1, own_sequence}), 1).copy_(g_kv_a.unflatten(0, {-1, keys}));
   }
   const at::Tensor before = g_queries_TC.defined()
                                 ? g_queries_TC.view({-1, own_sequence, w.heads, w.query})
                                 : at::Tensor();
   const at::Tensor queries = add_queries_gradient(before, g.q_BSHd, own_sequence, step);
-  return {queries.view({p.queries_TC.size(0), -1}), part_TC};
+  return {queries.view({p.queries.size(0), -1}), part_TC};
 }
 
 }  // namespace piper::nn

@@ -2,7 +2,8 @@
 //
 //   q  = W_qb norm(W_qa xn), or W_q xn without a low-rank factor;   a head of q: [nope | rope]
 //   kv = W_kva xn: [latent | key rope];  [key nope | value] a head = W_kvb norm(latent)
-//   x1 = x + W_o attention([q nope | rope(q rope)], [key nope | rope(key rope), the same for all heads], value)
+//   x1 = x + W_o attention([q nope | rope(q rope)], [key nope | rope(key rope)], value), rope(key
+//   rope) the same for all heads
 //
 // Values narrower than queries are padded with zeros for the attention kernel, which wants one
 // width. Saved for the backward: W_qa xn [T, rq], kv [T, rk + rope] (its rope part turned), q [T, H
@@ -68,10 +69,6 @@ Projected latent_attention_backward(LatentAttentionBlock& block, const ContextSh
 HeadOutputs latent_ring_step_forward(const LatentAttentionBlock& block, const RingStep& step,
                                      const Projected& p, const HeadOutputs& before,
                                      int64_t own_sequence);
-at::Tensor latent_ring_attention_forward(LatentAttentionBlock& block, const at::Tensor& x_TD,
-                                         const HeadOutputs& outputs, HeadOutputs& kept);
-at::Tensor latent_ring_attention_backward(LatentAttentionBlock& block, const at::Tensor& gx1_TD,
-                                          const HeadOutputs& kept, Tape& tape);
 Projected latent_ring_step_backward(LatentAttentionBlock& block, const RingStep& step,
                                     const at::Tensor& g_out_TC, const Projected& p,
                                     const HeadOutputs& kept, const at::Tensor& g_queries_TC,

@@ -83,19 +83,16 @@ class ModelStage final : public Stage {
     const NoAutograd guard;
     LayerBlocks& blocks = at(layer);
     const int64_t own_sequence = sequence / share_.context.count;
-    const Projected p = blocks.latent.output != nullptr
-                            ? latent_projection_forward(blocks.latent, own_rope(blocks, sequence),
-                                                        x_TD, own_sequence, tape)
-                            : nn::projection_forward(blocks.attention, own_rope(blocks, sequence),
-                                                     x_TD, own_sequence, tape);
-    return {p.queries_TC, p.keys_values_TC};
+    if (blocks.latent.output != nullptr)
+      return latent_projection_forward(blocks.latent, own_rope(blocks, sequence), x_TD,
+                                       own_sequence, tape);
+    return nn::projection_forward(blocks.attention, own_rope(blocks, sequence), x_TD, own_sequence,
+                                  tape);
   }
-  at::Tensor projection_backward(int32_t layer, const Projection& gradients,
-                                 const at::Tensor& gx1_TD, const at::Tensor& x_TD, int64_t sequence,
-                                 Tape& tape) override {
+  at::Tensor projection_backward(int32_t layer, const Projection& g, const at::Tensor& gx1_TD,
+                                 const at::Tensor& x_TD, int64_t sequence, Tape& tape) override {
     const NoAutograd guard;
     LayerBlocks& blocks = at(layer);
-    const Projected g{gradients.queries, gradients.keys_and_values};
     const int64_t own_sequence = sequence / share_.context.count;
     if (blocks.latent.output != nullptr)
       return latent_projection_backward(blocks.latent, own_rope(blocks, sequence), g, gx1_TD, x_TD,
@@ -108,77 +105,67 @@ class ModelStage final : public Stage {
                                        Tape* tape) override {
     const NoAutograd guard;
     LayerBlocks& blocks = at(layer);
-    const Projected p{of_all.queries, of_all.keys_and_values};
     const int64_t own_sequence = sequence / share_.context.count;
     if (blocks.latent.output != nullptr)
-      return latent_attention_forward(blocks.latent, share_.context, x_TD, p, own_sequence, tape);
-    return nn::attention_forward(blocks.attention, share_.context, x_TD, p, own_sequence, tape);
+      return latent_attention_forward(blocks.latent, share_.context, x_TD, of_all, own_sequence,
+                                      tape);
+    return nn::attention_forward(blocks.attention, share_.context, x_TD, of_all, own_sequence,
+                                 tape);
   }
   Projection context_attention_backward(int32_t layer, const at::Tensor& gx1_TD,
                                         const Projection& of_all, int64_t sequence,
                                         Tape& tape) override {
     const NoAutograd guard;
     LayerBlocks& blocks = at(layer);
-    const Projected p{of_all.queries, of_all.keys_and_values};
     const int64_t own_sequence = sequence / share_.context.count;
-    const Projected g = blocks.latent.output != nullptr
-                            ? latent_attention_backward(blocks.latent, share_.context, gx1_TD, p,
-                                                        own_sequence, tape)
-                            : nn::attention_backward(blocks.attention, share_.context, gx1_TD, p,
-                                                     own_sequence, tape);
-    return {g.queries_TC, g.keys_values_TC};
+    if (blocks.latent.output != nullptr)
+      return latent_attention_backward(blocks.latent, share_.context, gx1_TD, of_all, own_sequence,
+                                       tape);
+    return nn::attention_backward(blocks.attention, share_.context, gx1_TD, of_all, own_sequence,
+                                  tape);
   }
 
-  HeadOutputs ring_step_forward(int32_t layer, int64_t hop, const Projection& projection,
-                                const HeadOutputs& outputs, int64_t sequence) override {
+  HeadOutputs ring_step_forward(int32_t layer, int64_t hop, const Projection& p,
+                                const HeadOutputs& before, int64_t sequence) override {
     const NoAutograd guard;
     LayerBlocks& blocks = at(layer);
-    const Projected p{projection.queries, projection.keys_and_values};
-    const nn::HeadOutputs before{outputs.out, outputs.log_sum_exp};
+    const RingStep step{share_.context, hop};
     const int64_t own_sequence = sequence / share_.context.count;
-    const nn::HeadOutputs made =
-        blocks.latent.output != nullptr
-            ? latent_ring_step_forward(blocks.latent, {share_.context, hop}, p, before,
-                                       own_sequence)
-            : nn::ring_step_forward(blocks.attention, {share_.context, hop}, p, before,
-                                    own_sequence);
-    return {made.out_TC, made.log_sum_exp};
+    if (blocks.latent.output != nullptr)
+      return latent_ring_step_forward(blocks.latent, step, p, before, own_sequence);
+    return nn::ring_step_forward(blocks.attention, step, p, before, own_sequence);
   }
   at::Tensor ring_attention_forward(int32_t layer, const at::Tensor& x_TD,
                                     const HeadOutputs& outputs, HeadOutputs& kept) override {
     const NoAutograd guard;
     LayerBlocks& blocks = at(layer);
-    const nn::HeadOutputs all{outputs.out, outputs.log_sum_exp};
-    nn::HeadOutputs left;
-    at::Tensor x1_TD = blocks.latent.output != nullptr
-                           ? latent_ring_attention_forward(blocks.latent, x_TD, all, left)
-                           : nn::ring_attention_forward(blocks.attention, x_TD, all, left);
-    kept = {left.out_TC, left.log_sum_exp};
-    return x1_TD;
+    if (blocks.latent.output != nullptr)
+      return nn::ring_attention_forward(blocks.latent.share, *blocks.latent.output, nullptr, x_TD,
+                                        outputs, kept);
+    const AttentionBlock& of = blocks.attention;
+    return nn::ring_attention_forward(of.share, *of.output, of.output_bias, x_TD, outputs, kept);
   }
   at::Tensor ring_attention_backward(int32_t layer, const at::Tensor& gx1_TD,
                                      const HeadOutputs& kept, Tape& tape) override {
     const NoAutograd guard;
     LayerBlocks& blocks = at(layer);
-    const nn::HeadOutputs all{kept.out, kept.log_sum_exp};
-    return blocks.latent.output != nullptr
-               ? latent_ring_attention_backward(blocks.latent, gx1_TD, all, tape)
-               : nn::ring_attention_backward(blocks.attention, gx1_TD, all, tape);
+    if (blocks.latent.output != nullptr)
+      return nn::ring_attention_backward(blocks.latent.share, *blocks.latent.output, nullptr,
+                                         gx1_TD, kept, tape);
+    const AttentionBlock& of = blocks.attention;
+    return nn::ring_attention_backward(of.share, *of.output, of.output_bias, gx1_TD, kept, tape);
   }
   Projection ring_step_backward(int32_t layer, int64_t hop, const at::Tensor& g_out,
-                                const Projection& projection, const HeadOutputs& kept,
+                                const Projection& p, const HeadOutputs& kept,
                                 const at::Tensor& g_queries, int64_t sequence) override {
     const NoAutograd guard;
     LayerBlocks& blocks = at(layer);
-    const Projected p{projection.queries, projection.keys_and_values};
-    const nn::HeadOutputs all{kept.out, kept.log_sum_exp};
+    const RingStep step{share_.context, hop};
     const int64_t own_sequence = sequence / share_.context.count;
-    const Projected g = blocks.latent.output != nullptr
-                            ? latent_ring_step_backward(blocks.latent, {share_.context, hop}, g_out,
-                                                        p, all, g_queries, own_sequence)
-                            : nn::ring_step_backward(blocks.attention, {share_.context, hop}, g_out,
-                                                     p, all, g_queries, own_sequence);
-    return {g.queries_TC, g.keys_values_TC};
+    if (blocks.latent.output != nullptr)
+      return latent_ring_step_backward(blocks.latent, step, g_out, p, kept, g_queries,
+                                       own_sequence);
+    return nn::ring_step_backward(blocks.attention, step, g_out, p, kept, g_queries, own_sequence);
   }
 
   at::Tensor dense_mlp_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) override {

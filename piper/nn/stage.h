@@ -194,7 +194,7 @@ class Stage {
   // between them: projection_forward() before it, and this rank's tokens against the keys and
   // values of all. Whoever shares none has no such segments (PIPER_CHECK).
   struct Projection {
-    at::Tensor queries, keys_and_values;
+    at::Tensor queries, keys_and_values;  // [T, C]; keys, then values of a token
   };
   virtual Projection projection_forward(int32_t layer, const at::Tensor& x_TD, int64_t sequence,
                                         Tape* tape);
@@ -211,7 +211,7 @@ class Stage {
   // The same on a ring: a step for the keys and values of each rank, and what follows. `hop`: of
   // whose (schedule::Segment::hop).
   struct HeadOutputs {
-    at::Tensor out, log_sum_exp;
+    at::Tensor out, log_sum_exp;  // [T, C]; [B, H, S / n]
   };
   virtual HeadOutputs ring_step_forward(int32_t layer, int64_t hop, const Projection& p,
                                         const HeadOutputs& before, int64_t sequence);

@@ -148,6 +148,8 @@ TEST_CASE("what cannot be is refused with the nearest that can") {
   }
   fixed = {.cp = 2, .runnable = true};
   CHECK(asked.refusal().empty());  // it runs
+  fixed = {.context_exchange = strategy::ContextExchange::kGather};
+  has("--context-exchange is gather: it has a price on machines that piper profile has measured");
   fixed = {.runnable = true};
   asked.question.precision = strategy::Precision::kFp8;
   has("--precision is fp8: this Piper trains in fp32, bf16 and fp64");

@@ -186,8 +186,21 @@ TaskId RankWriter::write(NewTask task, const Slots& slots) {
   return id;
 }
 
-// What is read by a weights' part that is still due is freed by this segment's, which comes behind
-// it.
+// What a weights' part of the layer that is still due reads is freed by the last of them.
+void RankWriter::keep_for_weights(const Segment& segment, Slots& slots) {
+  const auto reads = [&](const WeightsDue& of, SlotId freed) {
+    return of.segment.layer == segment.layer &&
+           std::ranges::find(of.reads, freed) != of.reads.end();
+  };
+  graph::ShortList<SlotId> frees;
+  for (const SlotId freed : slots.frees) {
+    const bool is_due =
+        std::ranges::any_of(weights_due_, [&](const WeightsDue& of) { return reads(of, freed); });
+    (is_due ? weights_due_.back().frees : frees).push_back(freed);
+  }
+  slots.frees = frees;
+}
+
 void RankWriter::leave_weights(const Segment& segment, Slots& slots) {
   WeightsDue due{.segment = segment, .reads = {}, .frees = {}};
   size_t place = 0;
@@ -202,32 +215,8 @@ void RankWriter::leave_weights(const Segment& segment, Slots& slots) {
     due.reads.push_back(deferred);
     due.frees.push_back(deferred);
   }
-  const auto reads = [](const WeightsDue& of, SlotId freed) {
-    return std::ranges::find(of.reads, freed) != of.reads.end();
-  };
-  graph::ShortList<SlotId> frees;
-  for (const SlotId freed : slots.frees) {
-    const bool is_due = reads(due, freed) || std::ranges::any_of(weights_due_, [&](const auto& of) {
-                          return of.segment.layer == segment.layer && reads(of, freed);
-                        });
-    (is_due ? due.frees : frees).push_back(freed);
-  }
-  slots.frees = frees;
   weights_due_.push_back(due);
-}
-
-// What a segment without a weights' part would free while another's, still due, reads it: that one
-// frees it.
-void RankWriter::keep_for_weights(const Segment& segment, Slots& slots) {
-  graph::ShortList<SlotId> frees;
-  for (const SlotId freed : slots.frees) {
-    const auto due = std::ranges::find_if(weights_due_, [&](const WeightsDue& of) {
-      return of.segment.layer == segment.layer &&
-             std::ranges::find(of.reads, freed) != of.reads.end();
-    });
-    (due == weights_due_.end() ? frees : due->frees).push_back(freed);
-  }
-  slots.frees = frees;
+  keep_for_weights(segment, slots);
 }
 
 TaskId RankWriter::compute(const Segment& segment, const Slots& slots,

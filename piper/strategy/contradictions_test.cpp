@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <piper/base/json.h>
 #include <piper/strategy/strategy.h>
 
 using namespace piper;
@@ -32,6 +33,23 @@ using Lines = std::vector<std::string>;
 TEST_CASE("a sound strategy contradicts nothing") {
   CHECK(contradictions(of({.pp = 2, .ep = 2, .dp = 4}, {3, 1}), mixture(4, 8)) == Lines{});
   CHECK(contradictions(of({.pp = 1, .ep = 1, .dp = 7}, {4}), mixture(4, 0)) == Lines{});
+}
+
+TEST_CASE("how keys and values travel is said where ranks share a sequence, and stays in a file") {
+  const model::Model model = mixture(4, 8);
+  Strategy s = of({.pp = 2, .ep = 2, .dp = 4}, {2, 2});
+  s.context_exchange = ContextExchange::kGather;
+  CHECK(contradictions(s, model) ==
+        Lines{"'context_exchange' is gather with 'mesh.cp' 1, where no ranks share a sequence; "
+              "allowed: a larger 'mesh.cp', or without it"});
+  s.mesh.cp = 2;
+  CHECK(contradictions(s, model) == Lines{});
+  CHECK(!has_ring(s));
+  CHECK(parse_strategy(to_json(s), "s.json").context_exchange == ContextExchange::kGather);
+  s.context_exchange = ContextExchange::kRing;
+  CHECK(has_ring(s));
+  CHECK(!to_json(s).contains("context_exchange"));
+  CHECK(has_ring(parse_strategy(to_json(s), "s.json")));
 }
 
 TEST_CASE(

@@ -4,8 +4,8 @@
 //   memory    a tensor's address is one that the host may neither read nor write: who does, dies of
 //             SIGSEGV; the device's kernels go through another mapping of the same pages
 //   kernels   those of the CPU, so that results are the CPU's bit for bit
-//   streams   kSynchronous: an operation runs where it is called. kLate: nothing runs before the host
-//             waits, and then any stream goes on that its events allow, drawn from a seed
+//   streams   kSynchronous: an operation runs where it is called. kLate: nothing runs before the
+//             host waits, and then any stream goes on that its events allow, drawn from a seed
 //   allocator memory of a stream is given to the stream's next allocation at once
 //   order     a happens-before checker over streams and events: two operations that use the same
 //             bytes, one of which writes them, in an order that no event and no wait of the host says,
