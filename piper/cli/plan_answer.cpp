@@ -435,7 +435,7 @@ PlanAnswer plan_answer(const PlanQuestion& q, const cost::TrainerProfile& traine
     if (!answer.plan.ranked.empty())  // what is said of the best beside the ranking
       request.imbalance = request.imbalance_at(answer.plan.ranked.front().strategy.mesh.ep);
   } else {
-    plan::play_ranked(request, answer.plan, q.top);
+    plan::play_ranked(request, answer.plan, std::max(q.top, plan::kMostPlayed));
   }
   request.progress = {};
   if (!answer.plan.ranked.empty() && (q.what_if.empty() || q.explain)) add_choices(answer);

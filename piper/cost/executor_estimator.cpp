@@ -157,6 +157,7 @@ void ExecutorEstimator::add_layer(const Strategy& s, int64_t stage_index, int32_
   stage.forward += layer.forward;
   stage.backward += layer.backward;
   stage.backward_weights += layer.backward_weights;
+  stage.divided_more += again.divided_more;
   stage.exchange_forward += layer.exchange_forward;
   stage.exchange_backward += again.exchange;
   stage.recompute += again.compute;
@@ -185,6 +186,7 @@ ExecutorEstimator::Stage ExecutorEstimator::stage(const Strategy& s, int64_t ind
       stage.forward += module.forward;
       stage.backward += module.backward;
       stage.backward_weights += module.backward_weights;
+      stage.divided_more += module.divided_more;
     }
   }
   price_update(s, index, first_layer, stage);
@@ -494,6 +496,7 @@ ExecutorEstimator::Stage& ExecutorEstimator::Stage::operator+=(const Stage& next
   backward += next.backward;
   recompute += next.recompute;
   backward_weights += next.backward_weights;
+  divided_more += next.divided_more;
   exchange_forward += next.exchange_forward;
   exchange_backward += next.exchange_backward;
   recompute_ahead += next.recompute_ahead;
@@ -558,7 +561,7 @@ std::vector<ChunkSeconds> ExecutorEstimator::pipeline(const Strategy& s,
     const double weights = slower * c.backward_weights;
     const double whole = slower * (c.backward + c.recompute) + c.exchange_backward;
     seconds.push_back({.forward = slower * c.forward + c.exchange_forward,
-                       .backward_input = whole - weights,
+                       .backward_input = whole - weights + slower * c.divided_more,
                        .backward_weights = weights,
                        .backward = whole,
                        .ahead = i + 1 < num_chunks ? c.recompute_ahead : 0,
@@ -597,10 +600,15 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
   double until_norm = 0, optimizer = 0, compute = 0;  // compute: of one pipeline, all stages
   double longest_pass = 0;
   size_t busiest = 0;
+  const bool divides = strategy::splits_backward(s.schedule);
+  const auto backward = [&](const Stage& stage) {
+    return stage.backward + (divides ? stage.divided_more : 0);
+  };
   std::vector<double> busy(stages.size());  // of one micro-batch
   for (size_t i = 0; i < seconds.size(); ++i)
     busy[static_cast<size_t>(rank_of(s, static_cast<int64_t>(i)))] +=
-        seconds[i].forward + seconds[i].backward;
+        seconds[i].forward +
+        (divides ? seconds[i].backward_input + seconds[i].backward_weights : seconds[i].backward);
   // A table that both ends hold is summed when both have come so far.
   const auto reduced = [&](size_t i) { return finish[i] + stages[i].reductions; };
   const double ends =
@@ -610,7 +618,7 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
     const bool is_end = i == 0 || i + 1 == stages.size();
     until_norm = std::max(until_norm, std::max(reduced(i), is_end ? ends : 0) + stage.norm);
     compute +=
-        m * (stage.forward + stage.backward + stage.recompute) + stage.norm + stage.optimizer;
+        m * (stage.forward + backward(stage) + stage.recompute) + stage.norm + stage.optimizer;
     longest_pass = std::max(longest_pass, busy[i]);
     if (busy[i] > busy[busiest]) busiest = i;
   }
@@ -652,7 +660,7 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
   }
   const Stage& of = stages[busiest];
   estimate.time = {.forward = m * of.forward,
-                   .backward = m * of.backward,
+                   .backward = m * backward(of),
                    .recompute = m * of.recompute,
                    .exchange = m * (of.exchange_forward + of.exchange_backward),
                    .reductions = of.slowed + of.reductions,

@@ -332,21 +332,24 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
       play_pass(schedule::layer_passes(kind, strategy::Recompute::kNone).forward, Phase::kForward);
   cost.forward = forward.compute;
   cost.exchange_forward = forward.waiting;
+  for (const schedule::LayerTask& task :
+       schedule::layer_passes(kind, strategy::Recompute::kNone).backward)
+    if (task.kind == graph::TaskKind::kCompute)
+      cost.backward_weights += segment(task, Phase::kBackwardWeights);
   for (const strategy::Recompute recompute : strategy::kRecomputes) {
     const schedule::LayerPasses& passes = schedule::layer_passes(kind, recompute);
     const OneLayer again = play_pass(passes.recompute, Phase::kForward);
     const OneLayer backward = play_pass(passes.backward, Phase::kBackward);
+    const OneLayer input = play_pass(passes.backward, Phase::kBackwardInput);
     cost.backward = backward.compute;  // the same for all
     cost.by_recompute[static_cast<size_t>(recompute)] = {
         .compute = again.recompute + backward.recompute,
         .ahead = again.ahead + backward.ahead,
         .exchange = again.waiting + backward.waiting,
+        .divided_more = input.compute + input.waiting + cost.backward_weights -
+                        (backward.compute + backward.waiting),
         .memory = layer_memory(model_, layer, work, passes, cost.exchange_scratch)};
   }
-  for (const schedule::LayerTask& task :
-       schedule::layer_passes(kind, strategy::Recompute::kNone).backward)
-    if (task.kind == graph::TaskKind::kCompute)
-      cost.backward_weights += segment(task, Phase::kBackwardWeights);
   return cost;
 }
 
@@ -399,10 +402,14 @@ HeadCost LayerCosts::make_head(int32_t layer, const strategy::Strategy& s) const
   if (cost.gradient_bytes < cost.hidden_bytes) cost.gather = hidden_states_seconds(work);
   const auto add = [&](SegmentKind kind) {
     const schedule::Segment segment{kind, layer};
-    cost.forward += segment_seconds(model_, segment, Phase::kForward, work, cluster_, precision_);
-    cost.backward += segment_seconds(model_, segment, Phase::kBackward, work, cluster_, precision_);
-    cost.backward_weights +=
-        segment_seconds(model_, segment, Phase::kBackwardWeights, work, cluster_, precision_);
+    const auto seconds = [&](Phase phase) {
+      return segment_seconds(model_, segment, phase, work, cluster_, precision_);
+    };
+    const double backward = seconds(Phase::kBackward), weights = seconds(Phase::kBackwardWeights);
+    cost.forward += seconds(Phase::kForward);
+    cost.backward += backward;
+    cost.backward_weights += weights;
+    cost.divided_more += seconds(Phase::kBackwardInput) + weights - backward;
   };
   add(SegmentKind::kHead);
   if (layer < 0) return cost;

@@ -21,11 +21,21 @@ auto order(const Candidate& c) {
 }
 bool faster(const Candidate& a, const Candidate& b) { return order(a) < order(b); }
 
+bool are_twins(const Candidate& a, const Candidate& b) {
+  return a.estimate.seconds == b.estimate.seconds &&
+         a.estimate.peak_bytes == b.estimate.peak_bytes && a.strategy.mesh == b.strategy.mesh;
+}
+
 }  // namespace
+
+bool has_twin(std::span<const Candidate> list, const Candidate& c) {
+  return std::ranges::any_of(list, [&](const Candidate& other) { return are_twins(c, other); });
+}
 
 Frontier::Frontier(int64_t num_kept) : num_kept_(num_kept), bar_(kInfinity) {
   best_.fill(kInfinity);
   smallest_.fill(kInfinity);
+  best_of_schedule_.fill(kInfinity);
   for (const Family family : kFamilies) own_.families.push_back({.family = family});
 }
 
@@ -34,6 +44,11 @@ Frontier::Frontier(const Frontier* before) : Frontier(before->num_kept_) {
   bar_ = before->bar_;
   best_ = before->best_;
   smallest_ = before->smallest_;
+  best_of_schedule_ = before->best_of_schedule_;
+}
+
+double Frontier::seconds(strategy::PipelineSchedule schedule) const {
+  return std::min(best_of_schedule_[index(schedule)], (1 + kKindSlack) * std::ranges::min(best_));
 }
 
 double Frontier::own_front_seconds(double bytes) const {
@@ -55,10 +70,12 @@ void Frontier::count_priced(Family f) {
 void Frontier::add(const strategy::Strategy& strategy, const cost::Estimate& e) {
   const Family f = family_of(strategy);
   const bool is_best = e.seconds <= seconds(f);
+  const bool is_best_of_schedule = e.seconds <= seconds(strategy.schedule);
   const bool is_on_front = e.seconds < front_seconds(e.peak_bytes);
-  if (!is_best && !is_on_front && e.seconds > bar_) return;
+  if (!is_best && !is_best_of_schedule && !is_on_front && e.seconds > bar_) return;
   const Candidate candidate{strategy, e};
   if (is_best) take_best(f, candidate);
+  if (is_best_of_schedule) take_best_of_schedule(candidate);
   if (is_on_front) note_front(candidate);
   if (e.seconds <= bar_) keep(candidate);
 }
@@ -79,20 +96,17 @@ void Frontier::take_best(Family f, const Candidate& candidate) {
   best_[index(f)] = candidate.estimate.seconds;
 }
 
+void Frontier::take_best_of_schedule(const Candidate& candidate) {
+  const size_t i = index(candidate.strategy.schedule);
+  if (own_of_schedule_[i] && !faster(candidate, *own_of_schedule_[i])) return;
+  own_of_schedule_[i] = candidate;
+  best_of_schedule_[i] = candidate.estimate.seconds;
+}
+
 void Frontier::take_smallest(Family f, const Candidate& candidate) {
   family(f).smallest = candidate;
   smallest_[index(f)] = candidate.estimate.peak_bytes;
 }
-
-namespace {
-
-// Equal to the last bit though an axis differs: it makes no difference there.
-bool are_twins(const Candidate& a, const Candidate& b) {
-  return a.estimate.seconds == b.estimate.seconds &&
-         a.estimate.peak_bytes == b.estimate.peak_bytes && a.strategy.mesh == b.strategy.mesh;
-}
-
-}  // namespace
 
 // Of twins the first in order() stays.
 void Frontier::keep(Candidate candidate) {
@@ -119,8 +133,7 @@ void Frontier::lower_bar() {
   std::vector<double> seconds;
   for (const Candidate& c : before) seconds.push_back(c.estimate.seconds);
   for (const Candidate& c : own_.ranked)
-    if (std::ranges::none_of(before, [&](const Candidate& b) { return are_twins(b, c); }))
-      seconds.push_back(c.estimate.seconds);
+    if (!has_twin(before, c)) seconds.push_back(c.estimate.seconds);
   if (std::ssize(seconds) < num_kept_) return;
   const auto last = seconds.begin() + num_kept_ - 1;
   std::ranges::nth_element(seconds, last);
@@ -148,6 +161,8 @@ void Frontier::merge(Frontier&& other) {
     if (theirs.smallest && theirs.smallest->estimate.peak_bytes < smallest_bytes(theirs.family))
       take_smallest(theirs.family, *theirs.smallest);
   }
+  for (const std::optional<Candidate>& c : other.own_of_schedule_)
+    if (c && c->estimate.seconds <= seconds(c->strategy.schedule)) take_best_of_schedule(*c);
   for (Candidate& c : other.own_.pareto)
     if (c.estimate.seconds < front_seconds(c.estimate.peak_bytes)) note_front(c);
   for (Candidate& c : other.own_.ranked)
@@ -157,6 +172,8 @@ void Frontier::merge(Frontier&& other) {
 Plan Frontier::plan() && {
   for (FamilyBest& family : own_.families)
     if (family.best) family.smallest.reset();
+  for (const std::optional<Candidate>& c : own_of_schedule_)
+    if (c && c->estimate.seconds <= seconds(c->strategy.schedule)) own_.schedules.push_back(*c);
   return std::move(own_);
 }
 

@@ -1,5 +1,5 @@
 // What a search over every axis keeps of the strategies that it prices: the fastest, the best of
-// each family, and the front of speed and memory.
+// each family and of each pipeline schedule, and the front of speed and memory.
 //
 // Shapes are searched several at a time, each with a Frontier of its own on top of the one that
 // all found when they began: what is asked of it (the bar, the front) is answered by both together,
@@ -11,8 +11,14 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 
 namespace piper::plan {
+
+// Whether one of `list` is as `c` to the last bit, though an axis may differ: it makes no
+// difference there.
+bool has_twin(std::span<const Candidate> list, const Candidate& c);
 
 class Frontier {
  public:
@@ -24,6 +30,8 @@ class Frontier {
   double bar() const { return bar_; }
   // Of the best of a family; infinite where none fits.
   double seconds(Family family) const { return best_[index(family)]; }
+  // Whoever of that pipeline schedule is slower is not kept as its best.
+  double seconds(strategy::PipelineSchedule schedule) const;
   // Of the smallest of a family of which none fits; infinite without any.
   double smallest_bytes(Family family) const { return smallest_[index(family)]; }
   // Whether add_unfit() would keep one that needs so much.
@@ -42,11 +50,13 @@ class Frontier {
   Plan plan() &&;
 
  private:
-  static size_t index(Family family) { return static_cast<size_t>(family); }
+  static constexpr size_t kNumSchedules = strategy::kPipelineSchedules.size();
+  static size_t index(auto kind) { return static_cast<size_t>(kind); }
   FamilyBest& family(Family f) { return own_.families[index(f)]; }
   void keep(Candidate candidate);
   void lower_bar();
   void take_best(Family family, const Candidate& candidate);
+  void take_best_of_schedule(const Candidate& candidate);
   void take_smallest(Family family, const Candidate& candidate);
   void note_front(const Candidate& candidate);
   double own_front_seconds(double bytes) const;
@@ -55,6 +65,8 @@ class Frontier {
   const Frontier* before_ = nullptr;
   double bar_;
   std::array<double, kFamilies.size()> best_, smallest_;
+  std::array<double, kNumSchedules> best_of_schedule_;
+  std::array<std::optional<Candidate>, kNumSchedules> own_of_schedule_;
   Plan own_;
 };
 

@@ -1,4 +1,5 @@
 #include <piper/base/json.h>
+#include <piper/plan/frontier.h>
 #include <piper/plan/moe_schedule_axis.h>
 #include <piper/plan/search.h>
 #include <piper/plan/simulated_step.h>
@@ -7,7 +8,6 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -20,21 +20,17 @@ constexpr int64_t kMostPlays = 32;
 
 bool quicker(const Candidate& a, const Candidate& b) { return a.step_seconds() < b.step_seconds(); }
 
-// Of the front, which is made of closed forms too, whoever may be quicker than all that were played
-// is ranked with them.
-void join_front(Plan& plan) {
-  const auto is_ranked = [&](const Candidate& c) {
-    const Json strategy = strategy::to_json(c.strategy);
-    return std::ranges::any_of(plan.ranked, [&](const Candidate& other) {
-      return other.estimate.seconds == c.estimate.seconds &&
-             strategy::to_json(other.strategy) == strategy;
-    });
-  };
-  if (plan.ranked.empty()) return;
-  const double best = plan.ranked.front().step_seconds();
-  for (const Candidate& c : plan.pareto)
-    if (c.estimate.seconds < best && !is_ranked(c)) plan.ranked.push_back(c);
+// Of these, whoever takes less by its closed form is ranked too.
+void join(Plan& plan, const std::vector<Candidate>& others, double seconds) {
+  for (const Candidate& c : others)
+    if (c.estimate.seconds < seconds && !has_twin(plan.ranked, c)) plan.ranked.push_back(c);
   std::ranges::stable_sort(plan.ranked, quicker);
+}
+
+// Of the front, which is made of closed forms too, whoever may be quicker than all that were
+// played.
+void join_front(Plan& plan) {
+  if (!plan.ranked.empty()) join(plan, plan.pareto, plan.ranked.front().step_seconds());
 }
 
 // The front takes over what was played, and loses who is no longer on it.
@@ -60,14 +56,28 @@ void renew_front(Plan& plan) {
   });
 }
 
-// Of the first `count` that are ranked, as many as may be played still.
-std::vector<Candidate*> next_played(const cost::Estimator& estimator, Plan& plan, int64_t count,
+// The best of each pipeline schedule and of each family, of those within kKindSlack of the best.
+std::vector<Candidate> bests_of_kinds(const Plan& plan) {
+  std::vector<Candidate> kinds = plan.schedules;
+  if (plan.ranked.empty()) return kinds;
+  const double most = (1 + kKindSlack) * plan.ranked.front().estimate.seconds;
+  for (const FamilyBest& family : plan.families)
+    if (family.best && family.best->estimate.seconds <= most && !has_twin(kinds, *family.best))
+      kinds.push_back(*family.best);
+  return kinds;
+}
+
+// Of the first `count` that are ranked and of `kinds`, as many as may be played still.
+std::vector<Candidate*> next_played(const cost::Estimator& estimator, Plan& plan,
+                                    const std::vector<Candidate>& kinds, int64_t count,
                                     int64_t most) {
   std::vector<Candidate*> next;
-  for (Candidate& c :
-       std::span(plan.ranked).first(static_cast<size_t>(std::min(count, std::ssize(plan.ranked)))))
-    if (std::ssize(next) < most && c.played_seconds == 0 && may_simulate(estimator, c.strategy))
+  for (int64_t i = 0; i < std::ssize(plan.ranked) && std::ssize(next) < most; ++i) {
+    Candidate& c = plan.ranked[static_cast<size_t>(i)];
+    if (c.played_seconds == 0 && (i < count || has_twin(kinds, c)) &&
+        may_simulate(estimator, c.strategy))
       next.push_back(&c);
+  }
   return next;
 }
 
@@ -96,13 +106,15 @@ void play_moe_schedules(const Request& r, cost::Estimator& estimator, Plan& plan
 void play_ranked(const Request& r, Plan& plan, int64_t count) {
   const int64_t num_threads = threads_of(r);
   const std::unique_ptr<cost::Estimator> estimator = r.estimator();
+  const std::vector<Candidate> kinds = bests_of_kinds(plan);
+  join(plan, kinds, std::numeric_limits<double>::infinity());
   // Whom playing slows down lets others up, who are played in their turn. Nobody among the first
   // leaves them unplayed, so that all of them can be played at once.
   for (int64_t plays = 0; plays < kMostPlays;) {
-    std::vector<Candidate*> next = next_played(*estimator, plan, count, kMostPlays - plays);
+    std::vector<Candidate*> next = next_played(*estimator, plan, kinds, count, kMostPlays - plays);
     if (next.empty()) {
       join_front(plan);
-      next = next_played(*estimator, plan, count, kMostPlays - plays);
+      next = next_played(*estimator, plan, kinds, count, kMostPlays - plays);
     }
     if (next.empty()) break;
     share_items(
@@ -120,7 +132,7 @@ void play_ranked(const Request& r, Plan& plan, int64_t count) {
   }
   // Where there were more to play than may be, a closed form that nobody has checked stands behind
   // what was played: it is the more hopeful of the two.
-  if (!next_played(*estimator, plan, count, 1).empty())
+  if (!next_played(*estimator, plan, kinds, count, 1).empty())
     std::ranges::stable_partition(plan.ranked, [&](const Candidate& c) {
       return c.played_seconds > 0 || !may_simulate(*estimator, c.strategy);
     });

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -52,10 +53,15 @@ Strategy base_of(const Request& r, const Shape& shape) {
   return strategy;
 }
 
-// No strategy of that mesh which takes so long would be kept.
-bool is_beaten(const Request& r, const Frontier& kept, const Strategy& s, double least) {
+// No strategy of that mesh and one of `schedules` which takes so long would be kept.
+bool is_beaten(const Request& r, const Frontier& kept, const Strategy& s, double least,
+               std::span<const PipelineSchedule> schedules) {
   if (!r.prunes || least <= kept.bar()) return false;
-  if (!r.keeps_families) return true;
+  if (!r.keeps_kinds) return true;
+  if (std::ranges::any_of(schedules, [&](PipelineSchedule schedule) {
+        return least <= kept.seconds(schedule) && tries_schedule(r, s, schedule);
+      }))
+    return false;
   const bool can_shard = wanted<int64_t>(r.fixed.zero, 3) && s.mesh.cp == 1;
   return least > kept.seconds(family_of(s)) &&
          (!can_shard || least > kept.seconds(Family::kFullySharded));
@@ -95,7 +101,7 @@ class Visit {
 
  private:
   bool is_beaten(const Strategy& s, double least) const {
-    return plan::is_beaten(r_, kept_, s, least);
+    return plan::is_beaten(r_, kept_, s, least, std::span(&s.schedule, 1));
   }
 
   void visit_splits(Strategy& s) {
@@ -216,7 +222,9 @@ class Visit {
 
   cost::Estimate estimate(const Strategy& s, Family family) {
     kept_.count_timed();
-    const double worth_below = r_.prunes ? std::max(kept_.bar(), kept_.seconds(family)) : kInfinity;
+    const double worth_below =
+        r_.prunes ? std::max({kept_.bar(), kept_.seconds(family), kept_.seconds(s.schedule)})
+                  : kInfinity;
     return estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), worth_below, r_.memory_limit_bytes);
   }
 
@@ -317,7 +325,7 @@ class Search {
     for (; done < std::ssize(bounded_) && std::ssize(round_) < size; ++done) {
       const Bounded& b = bounded_[static_cast<size_t>(done)];
       Strategy s = base_of(r_, shapes_[b.index]);
-      if (is_beaten(r_, kept_, s, b.least))
+      if (is_beaten(r_, kept_, s, b.least, strategy::kPipelineSchedules))
         ++num_passed_over_;
       else
         round_.push_back(std::move(s));

@@ -92,10 +92,10 @@ struct Request {
   std::unique_ptr<cost::Estimator> estimator() const {
     return cost::make_estimator(*model, *cluster, *trainer, precision, sequence);
   }
-  int64_t num_kept = 64;       // of the fastest
-  bool prunes = true;          // false: every strategy is priced (tests)
-  bool keeps_families = true;  // the best of each family too
-  int64_t num_threads = 1;     // that search and plays share; what comes out does not depend on it
+  int64_t num_kept = 64;    // of the fastest
+  bool prunes = true;       // false: every strategy is priced (tests)
+  bool keeps_kinds = true;  // the best of each family and of each pipeline schedule too
+  int64_t num_threads = 1;  // that search and plays share; what comes out does not depend on it
 
   // Called a few hundred times, by the calling thread alone: by search() with shapes done of
   // all, by play_ranked() with plays.
@@ -132,11 +132,16 @@ struct FamilyBest {
   int64_t num_priced = 0;
 };
 
+// How much longer than the best a pipeline schedule's or a family's best may take to be simulated:
+// closed forms of what differs in kind err apart, and one that is a little behind may lead.
+inline constexpr double kKindSlack = 0.03;
+
 struct Plan {
   std::vector<Candidate>
       ranked;  // that fit, fastest first; ties: less memory, fewer stages, smaller tp
   std::vector<FamilyBest> families;
-  std::vector<Candidate> pareto;  // no other is faster and needs less memory; fastest first
+  std::vector<Candidate> schedules;  // the best of each pipeline schedule within kKindSlack
+  std::vector<Candidate> pareto;     // no other is faster and needs less memory; fastest first
   int64_t num_priced = 0, num_shapes = 0, num_passed_over = 0;
   int64_t num_timed = 0;  // of those priced: their time as well as their memory
 };
@@ -154,9 +159,9 @@ int64_t threads_of(const Request& request);
 Plan search(const Request& request);
 
 // Plays whole steps (simulated_seconds()), those that are too much work left out, until the first
-// `count` that are ranked by what is known of each have been played; the front of speed and memory
-// takes that over.
-inline constexpr int64_t kMostPlayed = 10;
+// `count` that are ranked by what is known of each have been played, and the best of each pipeline
+// schedule and of each family within kKindSlack; the front of speed and memory takes that over.
+inline constexpr int64_t kMostPlayed = 16;
 void play_ranked(const Request& request, Plan& plan, int64_t count = kMostPlayed);
 
 // Why the best of a family lost to the best of all, and the smallest change that would revive it.

@@ -6,6 +6,10 @@
 #include <piper/plan/search.h>
 #include <tests/switches.h>
 
+#include <algorithm>
+#include <limits>
+#include <string>
+
 using namespace piper;
 using namespace piper::plan;
 
@@ -17,7 +21,7 @@ using World = ExampleWorld;
 
 TEST_CASE(
     "pruning loses nothing: the same best strategies as the plain enumeration, and the same best "
-    "of each family") {
+    "of each family and of each pipeline schedule") {
   const World world;
   for (const auto& [devices, batch, imbalance] :
        {std::tuple{16, 32, 1.0}, {16, 64, 1.5}, {32, 64, 1.0}, {64, 64, 1.5}}) {
@@ -45,7 +49,43 @@ TEST_CASE(
       CAPTURE(of_plain);
       CHECK(pruned.families[i].best->estimate.seconds == plain.families[i].best->estimate.seconds);
     }
+    REQUIRE(pruned.schedules.size() == plain.schedules.size());
+    CHECK(plain.schedules.size() > 2);
+    for (size_t i = 0; i < plain.schedules.size(); ++i)
+      CHECK(to_json(pruned.schedules[i].strategy) == to_json(plain.schedules[i].strategy));
   }
+}
+
+TEST_CASE("no part of the space beats the whole by more than the closed form's mean error") {
+  const World world;
+  Request request = world.request(64, 64);
+  request.num_kept = kMostPlayed;
+  const auto best_seconds = [&] {
+    Plan plan = search(request);
+    play_ranked(request, plan);
+    return plan.ranked.empty() ? std::numeric_limits<double>::infinity()
+                               : plan.ranked.front().step_seconds();
+  };
+  const double whole = best_seconds();
+  double best_of_parts = std::numeric_limits<double>::infinity();
+  const auto ask_part = [&](const std::string& part) {
+    CAPTURE(part);
+    const double seconds = best_seconds();
+    best_of_parts = std::min(best_of_parts, seconds);
+    CHECK(seconds >= 0.99 * whole);
+  };
+  for (const strategy::PipelineSchedule schedule : strategy::kPipelineSchedules) {
+    request.fixed.schedule = schedule;
+    ask_part(strategy::name(schedule));
+  }
+  request.fixed = {};
+  for (const int64_t pp : {1, 2, 4, 8}) {
+    request.fixed.pp = pp;
+    ask_part("pp " + std::to_string(pp));
+  }
+  MESSAGE("best of the parts over the whole: ", best_of_parts / whole);
+  // The whole is in one of the parts.
+  CHECK(best_of_parts <= 1.01 * whole);
 }
 
 TEST_CASE(
@@ -241,7 +281,7 @@ TEST_CASE("more bandwidth, lower latency and more memory never make the best pla
     request.cluster = &cluster;
     request.memory_limit_bytes = limit;
     request.num_kept = 1;
-    request.keeps_families = false;
+    request.keeps_kinds = false;
     return search(request).ranked.front().estimate.seconds;
   };
   // Of two schedules of a mixture layer the simpler is taken where the other gains less than this.

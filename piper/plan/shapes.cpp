@@ -131,10 +131,11 @@ bool tries_schedule(const Request& r, const Strategy& s, PipelineSchedule schedu
   if (!wanted(r.fixed.schedule, schedule) || !r.offers().has(schedule, s.mesh.pp) ||
       !is_tried(r, s, [&](Strategy& with) { with.schedule = schedule; }))
     return false;
-  // Without a pipeline they are all the same, but for those that need one.
+  // Without a pipeline GPipe only keeps more than 1F1B, and others need one; ZB-H1's weights' part
+  // computes beside exchanges.
   return s.mesh.pp > 1 || schedule == PipelineSchedule::k1F1B ||
-         (r.fixed.schedule && !strategy::is_v(schedule) &&
-          schedule != PipelineSchedule::kInterleaved);
+         schedule == PipelineSchedule::kZbH1 ||
+         (r.fixed.schedule && schedule == PipelineSchedule::kGPipe);
 }
 
 bool tries_chunks(const Request& r, const Strategy& s, int64_t vpp) {
