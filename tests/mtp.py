@@ -30,11 +30,13 @@ def train(root, run, mesh, *more, model="model.json", sequence=16, steps=STEPS, 
 
 def check_predictions(root):
     worst = 0
-    for mesh, schedule, recompute, precision, depth in (((1, 1, 1), "1f1b", "none", "fp32", 1), ((2, 2, 2), "1f1b", "none", "fp32", 2),
-                                                        ((2, 1, 2), "gpipe", "full", "fp32", 2), ((2, 2, 2), "1f1b", "full", "bf16", 1)):
-        run = root / f"predicted-{depth}-{precision}-{recompute}-{schedule}"
+    cases = (((1, 1, 1), "1f1b", "none", "fp32", 1), ((2, 2, 2), "1f1b", "none", "fp32", 2), ((2, 1, 2), "gpipe", "full", "fp32", 2),
+             ((2, 2, 2), "1f1b", "full", "bf16", 1), ((1, 2, 2), "1f1b", "none", "fp32", 2, "--cp", 2),
+             ((2, 2, 1), "zb-h1", "none", "fp32", 1, "--tp", 2, "--sequence-parallel"), ((1, 2, 1), "1f1b", "none", "fp32", 1, "--tp", 2, "--cp", 2))
+    for i, (mesh, schedule, recompute, precision, depth, *axes) in enumerate(cases):
+        run = root / f"predicted-{i}"
         out = json.loads(train(root, run, mesh, "--precision", precision, "--schedule", schedule, "--recompute", recompute, "--mtp-depth", depth,
-                               "--json", model="larger.json", sequence=128, steps=4))
+                               "--json", *axes, model="larger.json", sequence=128, steps=4))
         assert out["same_order_as_simulated"], (mesh, schedule, recompute)
         for rank in out["comparison"]["ranks"]:
             error = abs(rank["predicted_peak_bytes"] - rank["measured_peak_bytes"]) / rank["measured_peak_bytes"]
@@ -54,15 +56,16 @@ def check_resume(root):
     train(root, same, (2, 2, 2), *modules, "--resume")
     assert metrics(same) == metrics(whole) and files(same, STEPS) == files(whole, STEPS), "resumed: another run"
     assert metrics(whole)[-1]["mtp_loss"] < metrics(whole)[0]["mtp_loss"] - 0.3, "the modules learn nothing"
-    for mesh in ((1, 1, 1), (4, 1, 2), (1, 4, 4)):
-        run = root / "-".join(map(str, mesh))
+    others = (((1, 1, 1),), ((4, 1, 2),), ((1, 4, 4),), ((1, 2, 2), "--cp", 2), ((2, 2, 1), "--tp", 2))
+    for i, (mesh, *axes) in enumerate(others):
+        run = root / f"other-{i}"
         shutil.copytree(root / "other", run)
-        assert "resharding" in train(root, run, mesh, *modules, "--resume")
+        assert "resharding" in train(root, run, mesh, *modules, *axes, "--resume")
         for key in ("loss", "mtp_loss"):
             worst = max(abs(a[key] - b[key]) for a, b in zip(metrics(run), metrics(whole), strict=True))
             assert worst < 1e-5, f"{mesh}: {key} differs by {worst}"
     assert "was trained with --mtp-depth" in train(root, root / "none", (1, 1, 1), "--precision", "fp32", "--resume", code=2)
-    print("mtp: resumed with the same bits, and on 3 other meshes with the same losses")
+    print(f"mtp: resumed with the same bits, and on {len(others)} other meshes with the same losses")
 
 
 def check_weight(root):

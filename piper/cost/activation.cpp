@@ -443,21 +443,19 @@ SegmentBytes head_bytes(const model::Model& model, const SegmentWork& work) {
 }
 
 // Beside mtp.cpp: state and embedding side by side, one of the two before its norm, the tokens'
-// indices. The backward's output has one position a sequence more than the module.
+// indices.
 SegmentBytes join_bytes(const model::Model& model, const SegmentWork& work) {
   const int64_t e = work.element_bytes, x = work.tokens() * model.hidden;
-  const int64_t index = work.sequences > 1 ? kIndexOfTokenBytes * work.tokens() : 0;  // else a view
+  const int64_t index = kIndexOfTokenBytes * work.tokens();
   const int64_t transient = e * 2 * x + index;
   const int64_t products = product_bytes(e, model.hidden, 2 * model.hidden);
+  const int64_t backward = std::max(transient, transient + products - e * x);
   return {.tape = 0,
           .forward_transient = transient + products,
-          .backward_transient =
-              std::max(transient, transient + products - e * (x + work.sequences * model.hidden)),
+          .backward_transient = backward,
           .deferred = index,
-          .input_transient =
-              std::max(transient, transient + products - e * (x + work.sequences * model.hidden)) -
-              index,
-          .weights_transient = e * 3 * x + products};
+          .input_transient = backward - index,
+          .weights_transient = e * 3 * x * work.own_tokens() / work.tokens() + products};
 }
 
 // Tokens of a slot of hidden states or of their gradients, by the segment that writes it.
@@ -470,8 +468,6 @@ int64_t hidden_tokens(const schedule::SlotMeaning& slot, const SegmentWork& work
       return work.routed_tokens();
     case SegmentKind::kHead:
       return is_gradient ? work.own_tokens() : work.tokens();
-    case SegmentKind::kMtpJoin:  // a gradient: of what the head before it read
-      return work.tokens() + (is_gradient ? work.sequences : 0);
     default:
       return work.tokens();
   }

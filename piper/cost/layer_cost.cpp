@@ -80,11 +80,10 @@ SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequ
   SegmentWork work{
       .sequences = sequences, .sequence = sequence, .by = by, .element_bytes = element_bytes};
   if (layer < 0) return work;
-  work.sequence = model.positions(layer, sequence);
   const model::FeedForward& ff = model.layers[static_cast<size_t>(layer)].feed_forward;
   if (!ff.is_moe()) return work;
-  const int64_t capacity =
-      strategy::expert_capacity(capacity_factor, work.sequence, ff.top_k, ff.num_experts);
+  const int64_t capacity = strategy::expert_capacity(
+      capacity_factor, model.trained_positions(layer, sequence), ff.top_k, ff.num_experts);
   const int64_t all_rows =
       std::min(work.routed_tokens() * ff.top_k, sequences * ff.num_experts * capacity / by.routed);
   work.rows = (all_rows + by.rows - 1) / by.rows;

@@ -100,7 +100,7 @@ class Sender {
   int64_t message_bytes(const Task& task) const {
     if (task.segment.valid() && step_.segment(task).expert >= 0)
       return moved_expert_bytes(model_, step_.segment(task).layer, strategy_.precision);
-    return tokens(-1) / strategy::ranks_per_token_set(strategy_) * row_bytes();
+    return tokens() / strategy::ranks_per_token_set(strategy_) * row_bytes();
   }
 
   template <class BytesTo>
@@ -167,8 +167,7 @@ class Sender {
   }
 
   void add_routes(const Task& task) {
-    const int32_t layer = step_.segment(task).layer;
-    const int64_t routed = tokens(layer) / strategy::ranks_per_routed_token_set(strategy_);
+    const int64_t routed = tokens() / strategy::ranks_per_routed_token_set(strategy_);
     const collective::RoutesShape shape{.num_tokens = routed,
                                         .experts_a_member = experts_a_member(task),
                                         .num_pieces = collective::dedup_pieces(
@@ -249,7 +248,7 @@ class Sender {
   ReducedBuffer summed_rows(const Task& task) const {
     const int64_t rows = step_.segment(task).kind == SegmentKind::kExpertTensor
                              ? own_rows(task, task.rank)
-                             : tokens(step_.segment(task).layer) / strategy_.mesh.cp;
+                             : tokens() / strategy_.mesh.cp;
     return {rows * model_.hidden, element_bytes(strategy_.precision)};
   }
 
@@ -295,17 +294,14 @@ class Sender {
       if (bytes[to] >= 0) sent_.push_back({task.id, members[to], bytes[to]});
   }
 
-  // Of a micro-batch, that a layer sees.
-  int64_t tokens(int32_t layer) const {
-    return strategy_.micro_batch_sequences *
-           (layer < 0 ? strategy_.sequence : model_.positions(layer, strategy_.sequence));
-  }
+  // Of a micro-batch.
+  int64_t tokens() const { return strategy_.micro_batch_sequences * strategy_.sequence; }
   // What each rank brings to a gather of hidden states or keys and values, or keeps of a scatter.
   int64_t gathered_share_bytes(const Task& task) const {
     const schedule::Segment& segment = step_.segment(task);
     if (segment.kind != SegmentKind::kContext)
-      return tokens(segment.layer) / strategy_.mesh.ranks_per_sequence() * row_bytes();
-    return tokens(segment.layer) / strategy_.mesh.cp * element_bytes(strategy_.precision) *
+      return tokens() / strategy_.mesh.ranks_per_sequence() * row_bytes();
+    return tokens() / strategy_.mesh.cp * element_bytes(strategy_.precision) *
            key_value_width(model_.layers[static_cast<size_t>(segment.layer)].attention,
                            strategy_.mesh.tp);
   }

@@ -385,10 +385,11 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
   }
   const bool is_whole =
       segment.kind == SegmentKind::kGate || segment.kind == SegmentKind::kSharedExperts;
+  const int64_t computed = is_whole                                ? work.routed_tokens()
+                           : segment.kind == SegmentKind::kMtpJoin ? work.tokens()
+                                                                   : work.own_tokens();
   List list(phase, static_cast<double>(work.element_bytes),
-            is_whole
-                ? static_cast<double>(work.own_tokens()) / static_cast<double>(work.routed_tokens())
-                : 1);
+            static_cast<double>(work.own_tokens()) / static_cast<double>(computed));
   const auto layer = [&]() -> const model::Layer& {
     PIPER_CHECK(segment.layer >= 0 && segment.layer < std::ssize(model.layers), "no such layer");
     return model.layers[static_cast<size_t>(segment.layer)];

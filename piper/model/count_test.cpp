@@ -136,9 +136,9 @@ TEST_CASE("modules that are trained have layers behind the model's, which count 
   CHECK(count_parameters(trained).next_token_layers == 2 * (530 + 2 * 10 * 10 + 3 * 10));
   CHECK(trained.mtp_depth_of(0) == 0);
   CHECK(trained.mtp_depth_of(2) == 2);
-  CHECK(trained.positions(0, 9) == 9);
-  CHECK(trained.positions(1, 9) == 8);
-  CHECK(trained.positions(2, 9) == 7);
+  CHECK(trained.trained_positions(0, 9) == 9);
+  CHECK(trained.trained_positions(1, 9) == 8);
+  CHECK(trained.trained_positions(2, 9) == 7);
 }
 
 TEST_CASE(

@@ -103,7 +103,7 @@ TokenFlops token_flops(const Model& model, int64_t sequence) {
   TokenFlops out;
   out.head = 2 * static_cast<double>(model.hidden) * static_cast<double>(model.vocabulary);
   for (size_t i = 0; i < model.layers.size(); ++i) {
-    const int64_t positions = model.positions(static_cast<int64_t>(i), sequence);
+    const int64_t positions = model.trained_positions(static_cast<int64_t>(i), sequence);
     const TokenFlops flops = layer_token_flops(model, model.layers[i], positions);
     if (positions < sequence) {
       const double join = 2 * 2 * static_cast<double>(model.hidden * model.hidden);

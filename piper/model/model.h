@@ -212,9 +212,9 @@ struct Model {
   int64_t mtp_depth_of(int64_t layer) const {
     return layer < num_layers() ? 0 : layer - num_layers() + 1;
   }
-  // Positions of a sequence that a layer sees: module k joins position i with token i + k, so the
-  // last k have none.
-  int64_t positions(int64_t layer, int64_t sequence) const {
+  // Positions of a sequence that a layer learns from: module k joins position i with token i + k,
+  // so the last k have none.
+  int64_t trained_positions(int64_t layer, int64_t sequence) const {
     return sequence - mtp_depth_of(layer);
   }
   // The last stage needs the table of the first one: as its head, or for its modules' tokens.

@@ -88,8 +88,6 @@ std::vector<std::string> undividable(const Model& model, int64_t ranks) {
       add(fmt::format("a width of {} over {} ranks; allowed: {}", f.ffn, ranks,
                       allowed(f.ffn, [&](int64_t n) { return f.ffn % n == 0; })));
   }
-  if (model.mtp_depth > 0)
-    lines.emplace_back("modules of multi-token prediction need whole sequences; allowed: 1");
   return lines;
 }
 

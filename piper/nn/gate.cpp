@@ -3,6 +3,7 @@
 #include <piper/nn/product.h>
 #include <piper/nn/tensor_ops.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace piper::nn {
@@ -11,8 +12,22 @@ namespace {
 // The sequences of the tokens that are here: whole ones, or those that ranks share. `sequence`:
 // its tokens, on one of the ranks of context parallelism.
 SequenceSpan span_of(const GateBlock& block, int64_t tokens, int64_t sequence) {
-  if (tokens % sequence == 0) return {sequence, 0, tokens / sequence};
-  return {sequence, block.share.index * tokens, block.share.count * tokens / sequence};
+  if (tokens % sequence == 0)
+    return {.sequence = sequence, .num_sequences = tokens / sequence, .padding = block.padding};
+  return {.sequence = sequence,
+          .first_token = block.share.index * tokens,
+          .num_sequences = block.share.count * tokens / sequence,
+          .padding = block.padding};
+}
+
+// Of rows [T, ..] by token, those of padding.
+void zero_padding_(const SequenceSpan& span, const at::Tensor& rows) {
+  for (int64_t end = span.padding > 0 ? span.sequence : 0;
+       end > 0 && end <= span.num_sequences * span.sequence; end += span.sequence) {
+    const int64_t from = std::max<int64_t>(0, end - span.padding - span.first_token);
+    const int64_t to = std::min(rows.size(0), end - span.first_token);
+    if (from < to) rows.narrow(0, from, to - from).zero_();
+  }
 }
 
 // a E f_i / (S * global_sequences) for every sequence and expert, [B, E]. `counts`: choices, the
@@ -30,7 +45,10 @@ at::Tensor auxiliary_gradient(const GateBlock& block, const at::Tensor& counts_B
 Amount auxiliary_loss(const GateBlock& block, const at::Tensor& gradient_BE,
                       const at::Tensor& scores_TE, int64_t sequence) {
   const at::Tensor probabilities = block.sigmoid ? scores_TE / scores_TE.sum(1, true) : scores_TE;
-  const at::Tensor sums = probabilities.unflatten(0, {-1, sequence}).sum(1).to(at::kDouble);
+  const at::Tensor sums = probabilities.unflatten(0, {-1, sequence})
+                              .narrow(1, 0, sequence - block.padding)
+                              .sum(1)
+                              .to(at::kDouble);
   return Amount((sums * gradient_BE).sum());
 }
 
@@ -38,7 +56,9 @@ Amount auxiliary_loss(const GateBlock& block, const at::Tensor& gradient_BE,
 Amount auxiliary_loss_of_part(const GateBlock& block, const at::Tensor& gradient_BE,
                               const at::Tensor& scores_TE, const SequenceSpan& span) {
   const at::Tensor of_token_TE = gradient_BE.repeat_interleave(span.sequence, 0)
-                                     .narrow(0, span.first_token, scores_TE.size(0));
+                                     .narrow(0, span.first_token, scores_TE.size(0))
+                                     .contiguous();
+  zero_padding_(span, of_token_TE);
   const at::Tensor probabilities = block.sigmoid ? scores_TE / scores_TE.sum(1, true) : scores_TE;
   return Amount((probabilities * of_token_TE).sum(at::kDouble));
 }
@@ -78,8 +98,10 @@ Scores scores_of(const GateBlock& block, const at::Tensor& logits_TE, bool z_los
 }
 
 // The loss; lse becomes its gradient.
-Amount z_loss_(const GateBlock& block, at::Tensor lse_T, int64_t sequence) {
+Amount z_loss_(const GateBlock& block, at::Tensor lse_T, const SequenceSpan& span,
+               int64_t sequence) {
   const double scale = block.z_loss / static_cast<double>(sequence);
+  zero_padding_(span, lse_T);
   const Amount loss = Amount(lse_T.to(at::kDouble).square().sum()) * scale;
   lse_T.mul_(2 * scale);
   return loss;
@@ -117,10 +139,10 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t seque
   };
   at::Tensor auxiliary_BE;
   if (block.auxiliary != 0 && tape != nullptr && !is_shared) {
-    auxiliary_BE = auxiliary_gradient(block, counts_BE(), sequence, s.scores_TE);
+    auxiliary_BE = auxiliary_gradient(block, counts_BE(), sequence - block.untrained, s.scores_TE);
     out.auxiliary_loss = auxiliary_loss(block, auxiliary_BE, s.scores_TE, sequence);
   }
-  if (s.lse_T.defined()) out.z_loss = z_loss_(block, s.lse_T, sequence);
+  if (s.lse_T.defined()) out.z_loss = z_loss_(block, s.lse_T, span, sequence - block.untrained);
   if (tape != nullptr) tape->saved = {s.kept_TE, expert_TK, auxiliary_BE, s.lse_T};
   const at::Tensor shared_counts_BE = is_shared ? counts_BE() : at::Tensor();
   s.scores_TE.reset();  // before there are rows
@@ -162,11 +184,10 @@ GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_ro
   GateGradient out;
   at::Tensor auxiliary_BE = tape.saved.at(2);
   const int64_t tokens = x1_TD.size(0);
-  SequenceSpan span{.sequence = auxiliary_BE.defined() ? tokens / auxiliary_BE.size(0) : tokens};
+  const SequenceSpan span = span_of(block, tokens, chunks.front()->sequence);
   if (block.auxiliary != 0 && sequence_counts.defined()) {
-    span = span_of(block, tokens, chunks.front()->sequence);
-    auxiliary_BE = auxiliary_gradient(block, sequence_counts, span.sequence * block.context_ranks,
-                                      g_logits_TE);
+    auxiliary_BE = auxiliary_gradient(
+        block, sequence_counts, span.sequence * block.context_ranks - block.untrained, g_logits_TE);
     const bool are_logits = block.sigmoid && tape.saved.at(3).defined();
     out.auxiliary_loss = auxiliary_loss_of_part(
         block, auxiliary_BE, are_logits ? g_logits_TE.sigmoid() : g_logits_TE, span);
@@ -187,6 +208,7 @@ GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_ro
          .sigmoid = block.sigmoid,
          .scaling = block.scaling});
   });
+  zero_padding_(span, g_logits_TE);
   const at::Tensor g_TE = g_logits_TE.to(x1_TD.scalar_type());
   tape.weights_part([&block, g_TE, x1_TD] {
     accumulate(block.router->gradient, block.router->beta(), block.counted.own(g_TE),

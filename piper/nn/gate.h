@@ -34,6 +34,9 @@
 // over the ranks, and the loss is found by the backward. A capacity is that of a whole sequence,
 // and takes no part of one (PIPER_CHECK).
 //
+// Padding (nn/mtp.h) has rows like other tokens, which a capacity drops, and counts in nothing: not
+// among the choices, not in the losses. Its gradients are zero.
+//
 // Where ranks route the same tokens each, and experts are sent several copies of a row, g_rows is
 // that of a copy's part (GateBlock::copies): their weights' gradients then count every row once.
 //
@@ -73,8 +76,10 @@ struct GateBlock {
   double auxiliary = 0;                    // coefficient / global_sequences
   double z_loss = 0;                       // c / global_sequences
   strategy::Capacity capacity;             // of every expert
-  bool deduplicated = false;               // rows are tokens (Routing::deduplicated)
-  ExpertPlaces places;                     // where rows are sent to; empty: plain
+  int64_t untrained = 0;      // of every sequence's positions, those of a module's that are padding
+  int64_t padding = 0;        // of these, how many are here: the last of every sequence's
+  bool deduplicated = false;  // rows are tokens (Routing::deduplicated)
+  ExpertPlaces places;        // where rows are sent to; empty: plain
   Weight* norm = nullptr;
   Weight* router = nullptr;  // [E, D]
   Weight* bias = nullptr;    // [E], chooses only; null without one

@@ -281,7 +281,6 @@ class Bench {
   void mtp_join_and_head() {
     const auto layer = static_cast<int32_t>(model_.num_layers());
     cost::SegmentWork w = work(1);
-    w.sequence = model_.positions(layer, shape_.sequence);
     const auto bytes = [&](SegmentKind kind) {
       return cost::segment_bytes(model_, {kind, layer}, w);
     };

@@ -6,55 +6,40 @@
 namespace piper::nn {
 namespace {
 
-// Columns of the two halves of [.., 2D].
-at::Tensor embedding_half(const at::Tensor& joined) {
-  const int64_t hidden = joined.size(-1) / 2;
-  return joined.narrow(-1, 0, hidden);
+// Columns of the two halves of [T, 2D].
+at::Tensor embedding_half(const at::Tensor& joined_T2D) {
+  return joined_T2D.narrow(1, 0, joined_T2D.size(1) / 2);
 }
-at::Tensor state_half(const at::Tensor& joined) {
-  const int64_t hidden = joined.size(-1) / 2;
-  return joined.narrow(-1, hidden, hidden);
+at::Tensor state_half(const at::Tensor& joined_T2D) {
+  return joined_T2D.narrow(1, joined_T2D.size(1) / 2, joined_T2D.size(1) / 2);
 }
 
-// The positions of h, or of its gradient, that the module has: a view [B, S - k, D].
-at::Tensor kept(const at::Tensor& h_TD, int64_t sequences) {
-  const at::Tensor h_BSD = h_TD.view({sequences, -1, h_TD.size(1)});
-  return h_BSD.narrow(1, 0, h_BSD.size(1) - 1);
+// Of [B, S] every value `depth` places to the left, `fill` where there is none.
+at::Tensor moved_left(const at::Tensor& values_BS, int64_t depth, int64_t fill) {
+  const int64_t kept = values_BS.size(1) - depth;
+  at::Tensor moved_BS = at::full_like(values_BS, fill);
+  moved_BS.narrow(1, 0, kept).copy_(values_BS.narrow(1, depth, kept));
+  return moved_BS;
 }
 
-// Of every position the token k behind it.
-at::Tensor later_tokens(const at::Tensor& tokens_BS, int64_t depth) {
-  return tokens_BS.narrow(1, depth, tokens_BS.size(1) - depth).reshape({-1});
-}
-
-at::Tensor previous_state(const MtpBlock& block, const at::Tensor& h_TD, int64_t sequences) {
-  const at::Tensor h_BSD = kept(h_TD, sequences);
-  at::Tensor state_BSD = at::empty(h_BSD.sizes(), h_TD.options());
-  rms_norm_out(state_BSD, h_BSD, block.previous_norm->value, block.epsilon);
-  return state_BSD;
-}
-
-at::Tensor join(const MtpBlock& block, const at::Tensor& h_TD, const at::Tensor& tokens_T,
-                int64_t sequences) {
-  const int64_t hidden = h_TD.size(1);
-  at::Tensor joined_T2D = at::empty({tokens_T.size(0), 2 * hidden}, h_TD.options());
+at::Tensor join(const MtpBlock& block, const at::Tensor& h_TD, const at::Tensor& tokens_T) {
+  at::Tensor joined_T2D = at::empty({h_TD.size(0), 2 * h_TD.size(1)}, h_TD.options());
   {
     const at::Tensor e_TD = block.embedding->value.index_select(0, tokens_T);
     rms_norm_out(embedding_half(joined_T2D), e_TD, block.embedding_norm->value, block.epsilon);
   }
-  const at::Tensor state_TD = previous_state(block, h_TD, sequences).view({-1, hidden});
+  const at::Tensor state_TD = rms_norm(h_TD, block.previous_norm->value, block.epsilon);
   rms_norm_out(state_half(joined_T2D), state_TD, block.state_norm->value, block.epsilon);
   return joined_T2D;
 }
 
-void embedding_half_backward(MtpBlock& block, const at::Tensor& g_joined_T2D,
-                             const at::Tensor& tokens_T) {
+void embedding_half_backward(MtpBlock& block, const at::Tensor& g_TD, const at::Tensor& tokens_T) {
   {
     const at::Tensor e_TD = block.embedding->value.index_select(0, tokens_T);
-    rms_norm_backward_(embedding_half(g_joined_T2D), e_TD, block.embedding_norm->value,
-                       block.epsilon, block.embedding_norm->gradient, block.embedding_norm->beta());
+    rms_norm_backward_(g_TD, e_TD, block.embedding_norm->value, block.epsilon,
+                       block.embedding_norm->gradient, block.embedding_norm->beta());
   }
-  embedding_backward(*block.embedding, tokens_T, embedding_half(g_joined_T2D).contiguous());
+  embedding_backward(*block.embedding, tokens_T, g_TD.contiguous());
 }
 
 void add_projection_gradient(MtpBlock& block, const at::Tensor& gx_TD,
@@ -62,51 +47,47 @@ void add_projection_gradient(MtpBlock& block, const at::Tensor& gx_TD,
   accumulate(block.projection->gradient, block.projection->beta(), gx_TD, joined_T2D);
 }
 
-// In place: the state's half becomes the gradient of h, g_h added.
-void state_half_backward(MtpBlock& block, const at::Tensor& g_joined_T2D, const at::Tensor& h_TD,
-                         const at::Tensor& g_h_TD, int64_t sequences) {
-  const at::Tensor h_BSD = kept(h_TD, sequences);
-  const at::Tensor g_BSD = state_half(g_joined_T2D.view({sequences, -1, g_joined_T2D.size(1)}));
-  rms_norm_backward_(g_BSD, previous_state(block, h_TD, sequences), block.state_norm->value,
-                     block.epsilon, block.state_norm->gradient, block.state_norm->beta());
-  rms_norm_backward_(g_BSD, h_BSD, block.previous_norm->value, block.epsilon,
-                     block.previous_norm->gradient, block.previous_norm->beta(),
-                     kept(g_h_TD, sequences));
-}
-
 }  // namespace
 
-at::Tensor mtp_join_forward(const MtpBlock& block, const at::Tensor& h_TD,
-                            const at::Tensor& tokens_BS) {
-  const at::Tensor tokens_T = later_tokens(tokens_BS, block.depth);
-  const at::Tensor joined_T2D = join(block, h_TD, tokens_T, tokens_BS.size(0));
-  return product(joined_T2D, block.projection->value.t());
-}
-
-at::Tensor mtp_join_backward(MtpBlock& block, const at::Tensor& gx_TD, const at::Tensor& g_h_TD,
-                             const at::Tensor& h_TD, const at::Tensor& tokens_BS, Tape& tape) {
-  const int64_t sequences = tokens_BS.size(0);
-  const at::Tensor tokens_T = later_tokens(tokens_BS, block.depth);
-  at::Tensor joined_T2D;
-  if (tape.defers_weights) {
-    joined_T2D = at::empty({gx_TD.size(0), 2 * gx_TD.size(1)}, gx_TD.options());
-    tape.weights_part([&block, gx_TD, h_TD, tokens_T, sequences] {
-      add_projection_gradient(block, gx_TD, join(block, h_TD, tokens_T, sequences));
-    });
-  } else {
-    joined_T2D = join(block, h_TD, tokens_T, sequences);
-    add_projection_gradient(block, gx_TD, joined_T2D);
-  }
-  product_out(joined_T2D, gx_TD, block.projection->value);  // now its gradient
-  embedding_half_backward(block, joined_T2D, tokens_T);
-  state_half_backward(block, joined_T2D, h_TD, g_h_TD, sequences);
-  at::Tensor g_TD = g_h_TD.clone();
-  kept(g_TD, sequences).copy_(state_half(joined_T2D.view({sequences, -1, joined_T2D.size(1)})));
-  return g_TD;
+at::Tensor later_tokens(const at::Tensor& tokens_BS, int64_t depth) {
+  return moved_left(tokens_BS, depth, 0);
 }
 
 at::Tensor mtp_targets(const at::Tensor& targets_T, int64_t sequences, int64_t depth) {
-  return later_tokens(targets_T.view({sequences, -1}), depth);
+  return moved_left(targets_T.view({sequences, -1}), depth, -100).reshape({-1});
+}
+
+at::Tensor mtp_join_forward(const MtpBlock& block, const at::Tensor& h_TD,
+                            const at::Tensor& tokens_T) {
+  return product(join(block, h_TD, tokens_T), block.projection->value.t());
+}
+
+at::Tensor mtp_join_backward(MtpBlock& block, const at::Tensor& gx_TD, const at::Tensor& g_h_TD,
+                             const at::Tensor& h_TD, const at::Tensor& tokens_T, Tape& tape) {
+  const TensorShare& counted = block.counted;
+  const at::Tensor own_tokens_T = counted.own(tokens_T);
+  at::Tensor joined_T2D;
+  if (tape.defers_weights) {
+    joined_T2D = at::empty({gx_TD.size(0), 2 * gx_TD.size(1)}, gx_TD.options());
+    tape.weights_part([&block, gx_TD, h_TD, own_tokens_T] {
+      add_projection_gradient(block, block.counted.own(gx_TD),
+                              join(block, block.counted.own(h_TD), own_tokens_T));
+    });
+  } else {
+    joined_T2D = join(block, h_TD, tokens_T);
+    add_projection_gradient(block, counted.own(gx_TD), counted.own(joined_T2D));
+  }
+  product_out(joined_T2D, gx_TD, block.projection->value);  // now its gradient
+  embedding_half_backward(block, counted.own(embedding_half(joined_T2D)), own_tokens_T);
+  const at::Tensor g_TD = state_half(joined_T2D);
+  {
+    const at::Tensor state_TD = rms_norm(h_TD, block.previous_norm->value, block.epsilon);
+    counted.whole_norm_backward_(g_TD, state_TD, block.state_norm->value, block.epsilon,
+                                 block.state_norm->gradient, block.state_norm->beta(), {});
+  }
+  counted.whole_norm_backward_(g_TD, h_TD, block.previous_norm->value, block.epsilon,
+                               block.previous_norm->gradient, block.previous_norm->beta(), g_h_TD);
+  return g_TD.contiguous();
 }
 
 }  // namespace piper::nn

@@ -2,18 +2,25 @@
 // layer, which is made of the segments of any other: what stands before it (the join) and behind it
 // (a head).
 //
-//   h'_i = M [ RMSNorm(Emb(t_{i+k})) ; RMSNorm(h_i) ]    for the first S - k of S positions
+//   h'_i = M [ RMSNorm(Emb(t_{i+k})) ; RMSNorm(h_i) ]
 //
 // h is what the head before it maps to logits, so normalised by that head's norm (the model's final
 // norm for k = 1): the order of the two halves and this reading of h are those of the released
-// weights. Positions k .. S - 1 give the tokens; the last k positions of a sequence have no module,
-// so T = B * (S - k) rows go in and come out.
+// weights.
+//
+// The last k of a sequence's S positions have no token i + k. They go along as padding, with token
+// 0 in its place, so that sequences divide among ranks as those of other layers do: attention is
+// causal, so nobody reads them; they have no target, and the gate counts none of their choices
+// (GateBlock::padding). Their gradients are zero.
+//
+// Where ranks hold the same tokens each (`counted`), weights' gradients are those of own ones.
 //
 // Nothing is kept for the backward: norms and embeddings are taken again.
 #pragma once
 
 #include <piper/nn/head.h>
 #include <piper/nn/parameters.h>
+#include <piper/nn/tensor_share.h>
 
 #include <cstdint>
 
@@ -28,18 +35,22 @@ struct MtpBlock {
   Weight* previous_norm = nullptr;   // of the head before
   Weight* projection = nullptr;      // [D, 2D]
   HeadBlock head;                    // its own norm, the model's table
+  TensorShare counted;
 };
 
-// h: [B * (S - k + 1), D], the previous module's (k = 1: the model's) last hidden state. tokens:
-// int64 [B, S]. Returns [B * (S - k), D].
+// Of every position the token k behind it, 0 where there is none: int64 [B, S].
+at::Tensor later_tokens(const at::Tensor& tokens_BS, int64_t depth);
+
+// h: [T, D], the previous module's (k = 1: the model's) last hidden state. tokens: int64 [T], those
+// of later_tokens(). Returns [T, D].
 at::Tensor mtp_join_forward(const MtpBlock& block, const at::Tensor& h_TD,
-                            const at::Tensor& tokens_BS);
+                            const at::Tensor& tokens_T);
 // From the gradient of the result, and g_h (the gradient of h from the head before), to the whole
 // gradient of h.
 at::Tensor mtp_join_backward(MtpBlock& block, const at::Tensor& gx_TD, const at::Tensor& g_h_TD,
-                             const at::Tensor& h_TD, const at::Tensor& tokens_BS, Tape& tape);
+                             const at::Tensor& h_TD, const at::Tensor& tokens_T, Tape& tape);
 
-// Of targets [B * S] of the next tokens, those of depth k: [B * (S - k)].
+// Of targets [B * S] of the next tokens, those of depth k, -100 where there is none: [B * S].
 at::Tensor mtp_targets(const at::Tensor& targets_T, int64_t sequences, int64_t depth);
 
 }  // namespace piper::nn

@@ -31,6 +31,9 @@ struct Choices {
     return static_cast<size_t>((span.first_token + copy / k) / span.sequence * num_experts +
                                expert[copy]);
   }
+  bool is_padding(int64_t copy) const {
+    return (span.first_token + copy / k) % span.sequence >= span.sequence - span.padding;
+  }
   int64_t num_places() const { return places.empty() ? num_experts : places.num_places; }
   // In dispatch order. `sent`: by expert, copies that have gone before this one.
   size_t row_group(int64_t copy, std::vector<int64_t>& sent) const {
@@ -57,7 +60,7 @@ template <class T>
 void drop_by_position(const Choices<T>& c, size_t places, int64_t capacity, Dropped& dropped) {
   std::vector<int64_t> taken(places);
   for (int64_t i = 0; i < c.num_copies(); ++i)
-    dropped[static_cast<size_t>(i)] = taken[c.place(i)]++ >= capacity;
+    if (!c.is_padding(i)) dropped[static_cast<size_t>(i)] = taken[c.place(i)]++ >= capacity;
 }
 
 template <class T>
@@ -97,6 +100,7 @@ void drop_by_probability(const Choices<T>& c, const std::vector<int64_t>& counts
                          double tie, Dropped& dropped) {
   std::map<size_t, std::vector<WeighedCopy<T>>> crowded;
   for (int64_t t = 0; t < c.tokens; ++t) {
+    if (c.is_padding(t * c.k)) continue;
     const T divisor = c.divisor(t);
     for (int64_t i = t * c.k; i < (t + 1) * c.k; ++i) {
       const size_t place = c.place(i);
@@ -112,10 +116,14 @@ void drop_by_probability(const Choices<T>& c, const std::vector<int64_t>& counts
 template <class T>
 Dropped choose_dropped(const Choices<T>& c, const std::vector<int64_t>& counts,
                        const strategy::Capacity& capacity, double tie) {
-  const int64_t rows =
-      strategy::expert_capacity(capacity.factor, c.span.sequence, c.k, c.num_experts);
-  if (std::ranges::none_of(counts, [&](int64_t count) { return count > rows; })) return {};
+  if (!capacity.is_limited()) return {};
+  const int64_t rows = strategy::expert_capacity(capacity.factor, c.span.sequence - c.span.padding,
+                                                 c.k, c.num_experts);
+  const bool is_crowded = std::ranges::any_of(counts, [&](int64_t count) { return count > rows; });
+  if (!is_crowded && c.span.padding == 0) return {};
   Dropped dropped(static_cast<size_t>(c.num_copies()));
+  for (int64_t i = 0; i < c.num_copies(); ++i)
+    dropped[static_cast<size_t>(i)] = c.is_padding(i) ? 1 : 0;
   switch (capacity.drop) {
     case strategy::Drop::kProbability:
       drop_by_probability(c, counts, rows, tie, dropped);
@@ -132,7 +140,8 @@ void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacit
           DispatchOrder& order) {
   order.counts.assign(static_cast<size_t>(c.num_places()), 0);
   order.sequence_counts.assign(static_cast<size_t>(c.span.num_sequences * c.num_experts), 0);
-  for (int64_t i = 0; i < c.num_copies(); ++i) ++order.sequence_counts[c.place(i)];
+  for (int64_t i = 0; i < c.num_copies(); ++i)
+    if (!c.is_padding(i)) ++order.sequence_counts[c.place(i)];
   const Dropped dropped = choose_dropped(c, order.sequence_counts, capacity, tie);
   const auto is_dropped = [&](int64_t copy) {
     return !dropped.empty() && dropped[static_cast<size_t>(copy)] != 0;

@@ -48,8 +48,7 @@ class ModelStage final : public Stage {
   at::Tensor embedding_forward(const at::Tensor& tokens_BS) override {
     const NoAutograd guard;
     PIPER_CHECK(blocks_.embedding != nullptr, "the first stage embeds");
-    return nn::embedding_forward(
-        *blocks_.embedding, share_.divides_tokens ? own(tokens_BS) : share_.context.own(tokens_BS));
+    return nn::embedding_forward(*blocks_.embedding, held(tokens_BS));
   }
   void embedding_backward(const at::Tensor& tokens_BS, const at::Tensor& gx_TD) override {
     const NoAutograd guard;
@@ -277,27 +276,27 @@ class ModelStage final : public Stage {
   at::Tensor mtp_join_forward(int32_t layer, const at::Tensor& x_TD,
                               const at::Tensor& tokens_BS) override {
     const NoAutograd guard;
-    return nn::mtp_join_forward(module(layer), x_TD, tokens_BS);
+    return nn::mtp_join_forward(module(layer), x_TD, later_held_tokens(layer, tokens_BS));
   }
   at::Tensor mtp_join_backward(int32_t layer, const at::Tensor& g_input_TD,
                                const at::Tensor& g_x_TD, const at::Tensor& x_TD,
                                const at::Tensor& tokens_BS, Tape& tape) override {
     const NoAutograd guard;
-    return nn::mtp_join_backward(module(layer), g_input_TD, g_x_TD, x_TD, tokens_BS, tape);
+    return nn::mtp_join_backward(module(layer), g_input_TD, g_x_TD, x_TD,
+                                 later_held_tokens(layer, tokens_BS), tape);
   }
   void mtp_head_forward(int32_t layer, const at::Tensor& x_TD, const at::Tensor& targets_T,
                         Tape* tape) override {
     const NoAutograd guard;
     MtpBlock& block = module(layer);
-    // Of each sequence, k positions are left out.
-    const int64_t sequences = (targets_T.numel() - x_TD.size(0)) / block.depth;
+    const at::Tensor later_T = mtp_targets(targets_T, targets_T.numel() / sequence_, block.depth);
     const HeadLoss loss =
-        nn::head_forward(block.head, x_TD, mtp_targets(targets_T, sequences, block.depth), tape);
+        nn::head_forward(block.head, own_of_held(x_TD), own(by_sequence(later_T)), tape);
     sums_.mtp_loss += loss.sum / static_cast<double>(model_.mtp_depth * targets_of(block));
   }
   at::Tensor mtp_head_backward(int32_t layer, const at::Tensor& x_TD, Tape& tape) override {
     const NoAutograd guard;
-    return nn::head_backward(module(layer).head, x_TD, tape);
+    return nn::head_backward(module(layer).head, own_of_held(x_TD), tape);
   }
 
   void weights_backward(Tape& tape) override {
@@ -377,6 +376,13 @@ class ModelStage final : public Stage {
   // Of whole sequences' tokens or targets, those of this rank's own tokens.
   at::Tensor own(const at::Tensor& of_all_BS) const {
     return share_.tensor.own(share_.context.own(of_all_BS).reshape({-1}));
+  }
+  // Those of the hidden states between the blocks.
+  at::Tensor held(const at::Tensor& of_all_BS) const {
+    return share_.divides_tokens ? own(of_all_BS) : share_.context.own(of_all_BS).reshape({-1});
+  }
+  at::Tensor later_held_tokens(int32_t layer, const at::Tensor& tokens_BS) {
+    return held(later_tokens(tokens_BS, module(layer).depth));
   }
   at::Tensor by_sequence(const at::Tensor& of_all_T) const {
     return share_.context.count == 1 ? of_all_T : of_all_T.view({-1, sequence_});
@@ -537,11 +543,6 @@ std::vector<std::string> untrainable(const model::Model& model,
   std::vector<std::string> problems = untrainable(model);
   for (const std::string& line : model::undividable(model, strategy.mesh.tp))
     problems.push_back(fmt::format("'mesh.tp' is {}: {}", strategy.mesh.tp, line));
-  if (strategy.mesh.cp > 1 && model.mtp_depth > 0)
-    problems.push_back(
-        fmt::format("'mesh.cp' is {}: modules of multi-token prediction need whole sequences; "
-                    "allowed: 1",
-                    strategy.mesh.cp));
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const int64_t window = model.layers[i].attention.window;
     if (window > 0 && strategy.sequence > window)

@@ -113,11 +113,13 @@ struct ExpertPlaces {
 // (docs/numerics.md).
 //
 // `sequences`: the tokens are whole sequences, or a part of some (which a capacity does not allow,
-// PIPER_CHECK); sequence_counts then has all of them, and counts the tokens that are here.
+// PIPER_CHECK); sequence_counts then has all of them, and counts the tokens that are here. A
+// capacity drops every copy of padding, and counts none.
 struct SequenceSpan {
   int64_t sequence = 0;       // S
   int64_t first_token = 0;    // of those of all the sequences
   int64_t num_sequences = 0;  // B; 0: the tokens are whole sequences, and all of them
+  int64_t padding = 0;        // the last of every sequence, which count in none of sequence_counts
 };
 //
 // Without a capacity a device finds the order itself, and the host waits once, for the counts; with

@@ -195,13 +195,15 @@ DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
   if (normalised) weights_TK = weights_TK / weights_TK.sum(1, true);
   order.weights = (weights_TK * scaling).reshape({-1}).index_select(0, copy_of_row);
 
-  const at::Tensor sequence =
-      at::floor_divide(at::floor_divide(copies, k) + span.first_token, span.sequence);
+  const at::Tensor token = at::floor_divide(copies, k) + span.first_token;
+  const at::Tensor sequence = at::floor_divide(token, span.sequence);
   const at::Tensor ones = at::ones_like(copies);
+  const at::Tensor is_counted =
+      at::remainder(token, span.sequence).lt(span.sequence - span.padding).to(at::kLong);
   const at::Tensor counts_P = at::zeros({num_places}, place.options()).scatter_add_(0, place, ones);
   order.sequence_counts_BE =
       at::zeros({span.num_sequences * num_experts}, place.options())
-          .scatter_add_(0, sequence * num_experts + chosen_TK.reshape({-1}), ones);
+          .scatter_add_(0, sequence * num_experts + chosen_TK.reshape({-1}), is_counted);
   const at::Tensor on_host = read_on_host(at::cat({counts_P, order.sequence_counts_BE}));
   const auto* count = on_host.const_data_ptr<int64_t>();
   order.counts.assign(count, count + num_places);

@@ -36,9 +36,10 @@ void TensorShare::whole_norm_backward_(const at::Tensor& g_TD, const at::Tensor&
   for (int64_t i = 0; i < count; ++i) {
     const TensorShare share{.index = i, .count = count};
     if (each > 0 || i == index)
-      rms_norm_backward_(share.own(g_TD), share.own(x_TD), weight, epsilon,
-                         i == index ? weight_gradient : at::Tensor(), beta,
-                         share.own(residual_gradient_TD));
+      rms_norm_backward_(
+          share.own(g_TD), share.own(x_TD), weight, epsilon,
+          i == index ? weight_gradient : at::Tensor(), beta,
+          residual_gradient_TD.defined() ? share.own(residual_gradient_TD) : at::Tensor());
   }
 }
 

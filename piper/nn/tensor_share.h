@@ -31,7 +31,7 @@ struct TensorShare {
                       double epsilon, const at::Tensor& weight_gradient, double beta,
                       const at::Tensor& residual_gradient_TD) const;
   // The same where every rank computes all of it: the gradient of x is whole, the weight's that of
-  // own tokens.
+  // own tokens. Without a residual its gradient is undefined.
   void whole_norm_backward_(const at::Tensor& g_TD, const at::Tensor& x_TD,
                             const at::Tensor& weight, double epsilon,
                             const at::Tensor& weight_gradient, double beta,

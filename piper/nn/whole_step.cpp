@@ -233,7 +233,6 @@ class Step {
     return [forth = sent(s)](size_t i, size_t j) { return forth(j, i); };
   }
 
-  int64_t positions(int32_t layer) const { return model_.positions(layer, sequence_); }
   bool has_shared(int32_t layer) const {
     return model_.layers[static_cast<size_t>(layer)].feed_forward.has_shared();
   }
@@ -245,7 +244,7 @@ class Step {
     LayerState& s = layers_.emplace_back(ranks_);
     for (size_t r = 0; r < ranks_; ++r) {
       s.x[r] = x[r];
-      s.x1[r] = group_[r]->attention_forward(layer, x[r], positions(layer), &s.attention[r]);
+      s.x1[r] = group_[r]->attention_forward(layer, x[r], sequence_, &s.attention[r]);
     }
     if (!is_moe(layer)) {
       for (size_t r = 0; r < ranks_; ++r)
@@ -253,8 +252,7 @@ class Step {
       return;
     }
     for (size_t r = 0; r < ranks_; ++r)
-      x[r] = group_[r]->gate_forward(layer, s.x1[r], positions(layer), s.routing[r],
-                                     &s.feed_forward[r]);
+      x[r] = group_[r]->gate_forward(layer, s.x1[r], sequence_, s.routing[r], &s.feed_forward[r]);
     for (size_t r = 0; r < ranks_; ++r) note_margin(layer, r, s.feed_forward[r]);
     dispatch(s, x);
     for (size_t r = 0; r < ranks_; ++r)
@@ -274,8 +272,8 @@ class Step {
     const at::Tensor scores_TE = logits ? at::sigmoid(tape.saved.at(0)) : tape.saved.at(0);
     margin_.selection = std::min(
         margin_.selection, selection_margin(f, scores_TE, group_[rank]->selection_bias(layer)));
-    margin_.capacity = std::min(margin_.capacity, capacity_margin(f, scores_TE, tape.saved.at(1),
-                                                                  positions(layer), capacity_));
+    margin_.capacity = std::min(
+        margin_.capacity, capacity_margin(f, scores_TE, tape.saved.at(1), sequence_, capacity_));
   }
 
   void backward(int32_t layer, Tensors& g) {
@@ -287,8 +285,7 @@ class Step {
         g[r] = group_[r]->dense_mlp_backward(layer, g[r], s.x1[r], s.feed_forward[r]);
     }
     for (size_t r = 0; r < ranks_; ++r)
-      g[r] = group_[r]->attention_backward(layer, g[r], s.x[r], s.x1[r], positions(layer),
-                                           s.attention[r]);
+      g[r] = group_[r]->attention_backward(layer, g[r], s.x[r], s.x1[r], sequence_, s.attention[r]);
   }
 
   void mixture_backward(int32_t layer, LayerState& s, Tensors& g) {

@@ -53,10 +53,8 @@ class Writer {
     return strategy::is_v(s_.schedule) ? std::min(chunk, 2 * pp - 1 - chunk) : chunk % pp;
   }
   double micro_batches() const { return of(s_.num_micro_batches); }
-  // Of a micro-batch on a rank, that a layer sees.
-  double tokens(int64_t layer = 0) const {
-    return of(s_.micro_batch_sequences * model_.positions(layer, s_.sequence)) / of(s_.mesh.cp);
-  }
+  // Of a micro-batch on a rank.
+  double tokens() const { return of(s_.micro_batch_sequences * s_.sequence) / of(s_.mesh.cp); }
   // Of a ring's whole buffer, what crosses one hop.
   static double hop(double bytes, int64_t members) { return bytes * of(members - 1) / of(members); }
 
@@ -97,7 +95,7 @@ class Writer {
     const model::LayerParameters n = model::count_layer(model_, layer);
     divided += of(n.attention + n.shared_experts + n.dense_mlp);
     const bool again = s_.recompute_of(stage_index) == Recompute::kFull;
-    const double state = tokens(index) * of(model_.hidden) * element_ * micro_batches();
+    const double state = tokens() * of(model_.hidden) * element_ * micro_batches();
     const double blocks = !f.is_moe() ? 2 : f.shared_ffn > 0 ? 1.5 : 1;
     const double times = (again ? 4 : 2) + (s_.sequence_parallel ? 3 : 2);
     stage[Axis::kTensor] += hop(times * blocks * state, s_.mesh.tp);
@@ -106,7 +104,7 @@ class Writer {
     const bool repeats_ring =
         strategy::has_ring(s_) && strategy::drops_attention(s_.recompute_of(stage_index));
     stage[Axis::kContext] += hop((repeats_ring ? 4 : 3) * of(s_.mesh.cp) * micro_batches() *
-                                     element_ * tokens(index) * keys_and_values(layer.attention),
+                                     element_ * tokens() * keys_and_values(layer.attention),
                                  s_.mesh.cp);
     if (!f.is_moe()) return;
     const double passes = again ? 3 : 2;
@@ -122,7 +120,7 @@ class Writer {
   double layer_rows(int64_t layer) const {
     const int64_t top_k = model_.layers[static_cast<size_t>(layer)].feed_forward.top_k;
     const double kept = s_.capacity.is_limited() ? std::min(1.0, s_.capacity.factor) : 1;
-    return tokens(layer) / of(s_.mesh.tp) * of(top_k) * kept;
+    return tokens() / of(s_.mesh.tp) * of(top_k) * kept;
   }
 
  private:

@@ -256,7 +256,6 @@ class Player {
   // Of all chunks.
   std::vector<nn::Routing*> routings_of(const graph::Task& task);
   const MicroBatch& batch_of(const graph::Task& task) const;
-  int64_t positions(int32_t layer) const;  // of a sequence
   int64_t own_tokens() const;              // of a micro-batch, of the model's own layers
   comm::Group group_of(const graph::Task& task) const;
   at::Tensor empty(std::vector<int64_t> shape) const;

@@ -73,10 +73,6 @@ const MicroBatch& Player::batch_of(const Task& task) const {
   return micro_batches_[static_cast<size_t>(task.micro_batch)];
 }
 
-int64_t Player::positions(int32_t layer) const {
-  return model_.positions(layer, strategy_.sequence);
-}
-
 int64_t Player::own_tokens() const {
   return strategy_.micro_batch_sequences * strategy_.sequence /
          strategy::ranks_per_token_set(strategy_);
@@ -148,7 +144,7 @@ void Player::run_forward(const Task& task, const Segment& segment) {
       return;
     case SegmentKind::kProjection: {
       nn::Stage::Projection made =
-          stage_.projection_forward(layer, in(0), positions(layer), new_tape(task));
+          stage_.projection_forward(layer, in(0), strategy_.sequence, new_tape(task));
       out(0) = std::move(made.queries);
       out(1) = std::move(made.keys_and_values);
       return;
@@ -159,7 +155,7 @@ void Player::run_forward(const Task& task, const Segment& segment) {
                         stage_.ring_step_forward(
                             layer, segment.hop, {in(0), in(1)},
                             is_first ? nn::Stage::HeadOutputs{} : head_outputs_of(read(task, 2)),
-                            positions(layer)));
+                            strategy_.sequence));
       return;
     }
     case SegmentKind::kAttention:
@@ -170,11 +166,11 @@ void Player::run_forward(const Task& task, const Segment& segment) {
         return;
       }
       if (strategy_.mesh.cp > 1) {
-        out(0) = stage_.context_attention_forward(layer, in(0), {in(1), in(2)}, positions(layer),
+        out(0) = stage_.context_attention_forward(layer, in(0), {in(1), in(2)}, strategy_.sequence,
                                                   new_tape(task));
         return;
       }
-      out(0) = stage_.attention_forward(layer, in(0), positions(layer), new_tape(task));
+      out(0) = stage_.attention_forward(layer, in(0), strategy_.sequence, new_tape(task));
       return;
     case SegmentKind::kDenseMlp:
       out(0) = stage_.dense_mlp_forward(layer, in(0), new_tape(task));
@@ -189,7 +185,7 @@ void Player::run_forward(const Task& task, const Segment& segment) {
             return step_.meaning(slot).kind == SlotKind::kRouting;
           })));
       std::vector<at::Tensor> rows =
-          stage_.gate_forward(layer, in(0), positions(layer), chunks, new_tape(task));
+          stage_.gate_forward(layer, in(0), strategy_.sequence, chunks, new_tape(task));
       std::vector<int64_t> routed;
       for (size_t c = 0; c < chunks.size(); ++c) {
         nn::Routing& routing = chunks[c];
@@ -258,7 +254,7 @@ void Player::run_backward(const Task& task, const Segment& segment) {
       const bool is_first = segment.hop == 1;  // the own keys come last
       nn::Stage::Projection g = stage_.ring_step_backward(
           layer, segment.hop, in(0), {in(1), in(2)}, head_outputs_of(read(task, 3)),
-          is_first ? at::Tensor() : in(4), positions(layer));
+          is_first ? at::Tensor() : in(4), strategy_.sequence);
       out(0) = std::move(g.queries);
       out(1) = std::move(g.keys_and_values);
       return;
@@ -272,18 +268,18 @@ void Player::run_backward(const Task& task, const Segment& segment) {
       }
       if (strategy_.mesh.cp > 1) {
         nn::Stage::Projection g = stage_.context_attention_backward(layer, in(0), {in(1), in(2)},
-                                                                    positions(layer), tape());
+                                                                    strategy_.sequence, tape());
         out(0) = std::move(g.queries);
         out(1) = std::move(g.keys_and_values);
         return;
       }
-      out(0) = stage_.attention_backward(layer, in(0), in(1), in(2), positions(layer), tape());
+      out(0) = stage_.attention_backward(layer, in(0), in(1), in(2), strategy_.sequence, tape());
       return;
     case SegmentKind::kProjection:
       if (strategy::has_ring(strategy_))  // of own keys: by the other ranks, and by this one
         read(task, 1).tensor.add_(own_part_of_keys(task));
       out(0) =
-          stage_.projection_backward(layer, {in(0), in(1)}, in(2), in(3), positions(layer), tape());
+          stage_.projection_backward(layer, {in(0), in(1)}, in(2), in(3), strategy_.sequence, tape());
       return;
     case SegmentKind::kDenseMlp:
       out(0) = stage_.dense_mlp_backward(layer, in(0), in(1), tape());

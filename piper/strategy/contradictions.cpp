@@ -135,6 +135,11 @@ void check_axes(const Strategy& s, std::vector<std::string>& lines) {
         fmt::format("'sequence' is {}; allowed: a multiple of tp x cp = {} with "
                     "'sequence_parallel'",
                     s.sequence, m.tp * m.cp));
+  if (m.cp > 1 && s.mtp_depth > s.sequence / (2 * m.cp))
+    lines.push_back(
+        fmt::format("'mtp_depth' is {} with 'mesh.cp' {}; allowed: at most the {} tokens of a part "
+                    "(sequence / 2 cp), since the last of a sequence's lie on one rank",
+                    s.mtp_depth, m.cp, s.sequence / (2 * m.cp)));
   if (m.cp > 1 && s.sequence % (2 * m.cp) != 0)
     lines.push_back(
         fmt::format("'mesh.cp' is {}; allowed: with a 'sequence' that is a multiple of "
@@ -165,8 +170,7 @@ void check_moe_chunks(const Strategy& s, std::vector<std::string>& lines) {
                       "allowed: 1",
                       s.moe_chunks));
   }
-  const int64_t tokens =
-      s.micro_batch_sequences * (s.sequence - s.mtp_depth) / ranks_per_routed_token_set(s);
+  const int64_t tokens = s.micro_batch_sequences * s.sequence / ranks_per_routed_token_set(s);
   if (s.moe_chunks > tokens)
     lines.push_back(
         fmt::format("'moe_chunks' is {}; allowed: at most the {} tokens of a micro-batch on a rank",

@@ -86,8 +86,8 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
                       (repeats_rows(s) || !s.capacity.is_limited()) &&
                       model::undividable(model, s.mesh.tp).empty();
   const int64_t tp = shares ? s.mesh.tp : 1;
-  // Ranks may share sequences unless a capacity counts them, or modules read later tokens.
-  const int64_t cp = s.capacity.is_limited() || model.mtp_depth > 0 ? 1 : s.mesh.cp;
+  // Ranks may share sequences unless a capacity counts them.
+  const int64_t cp = s.capacity.is_limited() ? 1 : s.mesh.cp;
   const int64_t world = s.mesh.world() / (tp * cp);  // but for those
   r.predicted = nullptr;
   r.zero = std::min(s.zero, most_zero(s));

@@ -98,3 +98,27 @@ TEST_CASE("chunks of tokens, tokens in place of copies and Parm's S1 beside shar
                .moe_schedule = strategy::MoeSchedule::kParmS1}});
   check_runs(small_model(), {{.mesh = {.ep = 4, .dp = 2, .cp = 2}}}, tie);
 }
+
+TEST_CASE("modules of multi-token prediction beside shared sequences and shared matrices") {
+  model::Model tied = small_model();  // an auxiliary loss by sequence
+  tied.tied_embeddings = true;
+  tied.router_z_coefficient = 0.01;
+  const std::vector<MeshRun> runs{
+      {.mesh = {.cp = 2}},
+      {.mesh = {.ep = 2, .tp = 2}, .recompute = Recompute::kAttention, .micro_batch = 2},
+      {.mesh = {.pp = 2, .ep = 2, .tp = 2, .cp = 2}, .schedule = kZbH1, .zero = 1},
+      {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2}, .schedule = kDualPipeV},
+      {.mesh = {.pp = 2, .ep = 2, .dp = 2, .vpp = 2, .etp = 2, .cp = 2},
+       .chunks = 2,
+       .schedule = kZbV}};
+  for (const model::Model& model :
+       {model::with_mtp(deepseek_like(), 2), model::with_mtp(tied, 1)}) {
+    check_runs(model, runs);
+    check_runs(model, with_all_tokens(runs));
+    check_runs(model, gathered({runs[0], runs[2]}));
+  }
+  // Parts of one token.
+  check_runs(model::with_mtp(tied, 1),
+             {{.mesh = {.ep = 4, .cp = 4}, .recompute = Recompute::kFull, .micro_batch = 2},
+              {.mesh = {.pp = 2, .tp = 2, .cp = 4}, .sequence_parallel = false}});
+}

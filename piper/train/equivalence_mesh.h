@@ -77,6 +77,7 @@ inline void check_same(const model::Model& model, const Trained& one, const Mesh
   if (run.zero == 0) CHECK(largest_difference(one.gradients, many.gradients) <= 1e-9);
   CHECK(std::abs(one.losses.back() - many.losses.back()) < 1e-9);
   CHECK(std::abs(one.norms.back() - many.norms.back()) < 1e-9);
+  CHECK(std::abs(one.mtp_losses.back() - many.mtp_losses.back()) < 1e-9);
   CHECK(std::abs(one.auxiliary - many.auxiliary) < 1e-9);
   CHECK(std::abs(one.z_loss - many.z_loss) < 1e-9);
   CHECK(one.imbalance == many.imbalance);
