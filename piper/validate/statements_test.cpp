@@ -82,8 +82,12 @@ TEST_CASE("what contradicts the paper's own figures is called a misprint, and no
 }
 
 TEST_CASE("every measured statement holds within 10 %, but where another batch is supposed") {
-  // The paper leaves its batch out; these three show what other readings would mean.
-  const std::vector<std::string> may_miss{"DeepSeek-V3's own EP 64", "64 to 1,024, were it"};
+  // The paper leaves its batch out; these three show what other readings would mean. It leaves out
+  // what X-MoE and DeepSpeed-TED ran, too: their axes are priced at their best.
+  const std::vector<std::string> may_miss{
+      "DeepSeek-V3's own EP 64", "64 to 1,024, were it",
+      "xmoe-small: MFU",         "xmoe-medium: MFU",
+      "xmoe-large: MFU",         "xmoe-super: MFU on 512 GPUs over that of X"};
   int64_t num_held = 0;
   for (const Statement& s : paper_statements()) {
     if (!s.measured || begins_with_one_of(s.what, may_miss)) continue;
@@ -92,7 +96,7 @@ TEST_CASE("every measured statement holds within 10 %, but where another batch i
     if (const auto f = figures_of(s)) CHECK(std::abs(f->error()) <= 0.1);
     ++num_held;
   }
-  CHECK(num_held == 16);
+  CHECK(num_held == 17);
 }
 
 TEST_CASE("one constant, fitted to one point, and the other measured points within 10 %") {
