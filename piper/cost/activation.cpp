@@ -298,6 +298,16 @@ int64_t sequence_choices_bytes(const model::FeedForward& f, const SegmentWork& w
   return work.counted_sequences() * f.num_experts * kIndexOfTokenBytes;
 }
 
+// Experts and weights of a token's choices, of so many tokens as kChoose makes, or a gather brings.
+int64_t token_choices_bytes(const model::FeedForward& f, SegmentKind writer,
+                            const SegmentWork& work) {
+  const int64_t tokens =
+      writer == SegmentKind::kContextChoices  ? work.counted_sequences() * work.sequence
+      : writer == SegmentKind::kTensorChoices ? work.routed_tokens() * work.by.tensor
+                                              : work.routed_tokens();
+  return tokens * 2 * f.top_k * main_element_bytes(work.element_bytes);
+}
+
 // Choices by sequence, in the routing where ranks share the tokens of a sequence.
 int64_t shared_choices_bytes(const model::FeedForward& f, const SegmentWork& work) {
   return work.cuts_sequences() ? sequence_choices_bytes(f, work) : 0;
@@ -342,6 +352,22 @@ int64_t token_gate_transient(const model::FeedForward& f, const SegmentWork& wor
   return std::max(choice + groups - sent_routing_bytes(f, work) - shared_choices_bytes(f, work) -
                       main * auxiliary,
                   scores + std::max(probabilities, squares));
+}
+
+// Of the scores of all experts, with the bias or without the groups left out while some are chosen;
+// then of the choices alone. Before both the norm.
+SegmentBytes choose_bytes(const model::Model& model, const model::FeedForward& f,
+                          const SegmentWork& work) {
+  const int64_t e = work.element_bytes, main = main_element_bytes(e), tokens = work.routed_tokens();
+  const int64_t scores = tokens * f.num_experts,
+                choices = token_choices_bytes(f, SegmentKind::kChoose, work);
+  const bool chooses = f.selection_bias || (f.num_groups > 1 && f.top_groups < f.num_groups);
+  const int64_t chosen = tokens * f.top_k * kIndexBytes;
+  const int64_t weights = tokens * f.top_k * (kIndexOfTokenBytes + main);
+  return {.forward_transient = std::max(
+              {e * tokens * model.hidden + e * scores + (main > e ? main * scores : 0) - choices,
+               main * scores + chosen + (chooses ? main * scores : 0) - choices,
+               main * scores + chosen + weights})};
 }
 
 SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
@@ -535,6 +561,8 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
       return dense_bytes(model, layer_of(model, segment).feed_forward, work);
     case SegmentKind::kGate:
       return gate_bytes(model, layer_of(model, segment).feed_forward, work);
+    case SegmentKind::kChoose:
+      return choose_bytes(model, layer_of(model, segment).feed_forward, work);
     case SegmentKind::kSharedExperts:
       return shared_bytes(model, layer_of(model, segment).feed_forward, work);
     case SegmentKind::kExperts:
@@ -556,6 +584,8 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
     case SegmentKind::kOptimizer:
     case SegmentKind::kTensor:
     case SegmentKind::kSequenceCounts:
+    case SegmentKind::kTensorChoices:
+    case SegmentKind::kContextChoices:
     case SegmentKind::kContext:
     case SegmentKind::kExpertTensor:
     case SegmentKind::kDividedRows:
@@ -631,6 +661,9 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
                   : 0);
     case SlotKind::kRoutingGradient:
       return work.merged_rows() * main_element_bytes(work.element_bytes);
+    case SlotKind::kTokenChoices:
+      return token_choices_bytes(layer_of(model, slot.segment).feed_forward, slot.segment.kind,
+                                 work);
     case SlotKind::kSequenceChoices:
       return sequence_choices_bytes(layer_of(model, slot.segment).feed_forward, work);
     case SlotKind::kQueries:

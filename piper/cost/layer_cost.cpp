@@ -277,6 +277,13 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
       return task.kind == graph::TaskKind::kRing ? ring_hop_seconds(cluster_, context, bytes)
                                                  : all_reduce_seconds(cluster_, context, bytes) / 2;
     }
+    if (schedule::gathers_choices(task.segment)) {
+      const schedule::SlotMeaning all{schedule::SlotKind::kTokenChoices, {task.segment, layer}};
+      return all_reduce_seconds(cluster_,
+                                task.segment == SegmentKind::kContextChoices ? context : sharers,
+                                static_cast<double>(slot_bytes(model_, all, work))) /
+             2;
+    }
     const bool is_of_experts = task.segment == SegmentKind::kExpertTensor;
     const int64_t rows = is_of_experts                               ? chunk.computed_rows()
                          : task.segment == SegmentKind::kDividedRows ? chunk.merged_rows()

@@ -306,6 +306,9 @@ class StepPricer {
   double gathered_bytes(const Task& task) const {
     const Segment& segment = step_.segment(task);
     const SegmentWork work = work_of(segment, place_of(task.rank, task.micro_batch));
+    if (schedule::gathers_choices(segment.kind))
+      return static_cast<double>(
+          slot_bytes(model_, {SlotKind::kTokenChoices, {segment.kind, segment.layer}}, work));
     if (segment.kind == SegmentKind::kContext)
       return static_cast<double>(slot_bytes(
           model_, {SlotKind::kKeysAndValues, {SegmentKind::kContext, segment.layer}}, work));

@@ -296,9 +296,17 @@ class Sender {
 
   // Of a micro-batch.
   int64_t tokens() const { return strategy_.micro_batch_sequences * strategy_.sequence; }
-  // What each rank brings to a gather of hidden states or keys and values, or keeps of a scatter.
+  // What each rank brings to a gather of hidden states, keys and values or choices of experts, or
+  // keeps of a scatter.
   int64_t gathered_share_bytes(const Task& task) const {
     const schedule::Segment& segment = step_.segment(task);
+    if (schedule::gathers_choices(segment.kind)) {
+      const SegmentWork work{.sequences = strategy_.micro_batch_sequences,
+                             .sequence = strategy_.sequence,
+                             .by = division_of(strategy_),
+                             .element_bytes = element_bytes(strategy_.precision)};
+      return slot_bytes(model_, step_.meaning(step_.graph.reads(task)[0]), work);
+    }
     if (segment.kind != SegmentKind::kContext)
       return tokens() / strategy_.mesh.ranks_per_sequence() * row_bytes();
     return tokens() / strategy_.mesh.cp * element_bytes(strategy_.precision) *
@@ -414,6 +422,7 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kProjection:
     case SegmentKind::kRingStep:
     case SegmentKind::kDenseMlp:
+    case SegmentKind::kChoose:
     case SegmentKind::kGate:
     case SegmentKind::kSharedExperts:
     case SegmentKind::kExperts:
@@ -423,6 +432,8 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kGradientNorm:
     case SegmentKind::kOptimizer:
     case SegmentKind::kTensor:
+    case SegmentKind::kTensorChoices:
+    case SegmentKind::kContextChoices:
     case SegmentKind::kContext:
     case SegmentKind::kExpertTensor:
     case SegmentKind::kDividedRows:

@@ -255,8 +255,8 @@ void mlp(List& list, double rows, double ffn, double d, int64_t num_matrices,
   list.linear(rows, d, ffn, repetitions);
 }
 
-void gate(List& list, const model::Model& model, const model::FeedForward& ff,
-          const SegmentWork& work) {
+void choose(List& list, const model::Model& model, const model::FeedForward& ff,
+            const SegmentWork& work) {
   const auto tokens = static_cast<double>(work.routed_tokens());
   const auto d = static_cast<double>(model.hidden);
   const auto experts = static_cast<double>(ff.num_experts);
@@ -265,6 +265,13 @@ void gate(List& list, const model::Model& model, const model::FeedForward& ff,
   list.pass(tokens * experts, 4, 4);  // softmax in place, selection
   list.exponential(tokens * experts);
   list.launches(4);
+}
+
+void gate(List& list, const model::Model& model, const model::FeedForward& ff,
+          const SegmentWork& work) {
+  const auto tokens = static_cast<double>(work.routed_tokens());
+  const auto d = static_cast<double>(model.hidden);
+  choose(list, model, ff, work);
   if (list.backward()) {
     list.pass(static_cast<double>(work.merged_rows()) * d, 0,
               1);  // each token adds up its copies' gradients
@@ -416,6 +423,9 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
           layer().feed_forward.num_matrices);
       list.pass(elements, 3, 0);
       break;
+    case SegmentKind::kChoose:
+      choose(list, model, layer().feed_forward, work);
+      break;
     case SegmentKind::kGate:
       gate(list, model, layer().feed_forward, work);
       break;
@@ -443,6 +453,8 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
     case SegmentKind::kOptimizer:
     case SegmentKind::kTensor:
     case SegmentKind::kSequenceCounts:
+    case SegmentKind::kTensorChoices:
+    case SegmentKind::kContextChoices:
     case SegmentKind::kContext:
     case SegmentKind::kExpertTensor:
     case SegmentKind::kDividedRows:

@@ -31,9 +31,13 @@ class MixtureStage final : public BenchStage {
     return gradient_TD;
   }
 
-  std::vector<at::Tensor> gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
+  at::Tensor choose_forward(int32_t layer, const at::Tensor& x1_TD) override {
+    return layer_->choose_forward(layer, x1_TD);
+  }
+  std::vector<at::Tensor> gate_forward(int32_t layer, const at::Tensor& x1_TD,
+                                       const at::Tensor& choices, int64_t sequence,
                                        std::span<Routing> chunks, Tape* tape) override {
-    return layer_->gate_forward(layer, x1_TD, sequence, chunks, tape);
+    return layer_->gate_forward(layer, x1_TD, choices, sequence, chunks, tape);
   }
   at::Tensor gate_backward(int32_t layer, const std::vector<at::Tensor>& g_rows,
                            const std::vector<at::Tensor>& g_weights, const at::Tensor& gx_TD,

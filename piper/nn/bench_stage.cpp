@@ -23,8 +23,9 @@ at::Tensor BenchStage::dense_mlp_forward(int32_t, const at::Tensor&, Tape*) { no
 at::Tensor BenchStage::dense_mlp_backward(int32_t, const at::Tensor&, const at::Tensor&, Tape&) {
   no_such_segment();
 }
-std::vector<at::Tensor> BenchStage::gate_forward(int32_t, const at::Tensor&, int64_t,
-                                                 std::span<Routing>, Tape*) {
+at::Tensor BenchStage::choose_forward(int32_t, const at::Tensor&) { no_such_segment(); }
+std::vector<at::Tensor> BenchStage::gate_forward(int32_t, const at::Tensor&, const at::Tensor&,
+                                                 int64_t, std::span<Routing>, Tape*) {
   no_such_segment();
 }
 at::Tensor BenchStage::gate_backward(int32_t, const std::vector<at::Tensor>&,

@@ -27,7 +27,9 @@ class BenchStage : public Stage {
   at::Tensor dense_mlp_forward(int32_t layer, const at::Tensor& x1_TD, Tape* tape) override;
   at::Tensor dense_mlp_backward(int32_t layer, const at::Tensor& gx_TD, const at::Tensor& x1_TD,
                                 Tape& tape) override;
-  std::vector<at::Tensor> gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
+  at::Tensor choose_forward(int32_t layer, const at::Tensor& x1_TD) override;
+  std::vector<at::Tensor> gate_forward(int32_t layer, const at::Tensor& x1_TD,
+                                       const at::Tensor& choices, int64_t sequence,
                                        std::span<Routing> chunks, Tape* tape) override;
   at::Tensor gate_backward(int32_t layer, const std::vector<at::Tensor>& g_rows,
                            const std::vector<at::Tensor>& g_weights, const at::Tensor& gx_TD,

@@ -115,22 +115,73 @@ std::vector<int64_t> sum_over_sequences(const std::vector<int64_t>& counts_BE, s
 
 }  // namespace
 
-GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t sequence,
-                        std::span<Routing> chunks, Tape* tape) {
-  const at::Tensor xn_TD = rms_norm(x1_TD, block.norm->value, block.epsilon);
-  Scores s =
-      scores_of(block, product(xn_TD, block.router->value.t()).to(main_type(x1_TD.scalar_type())),
-                block.z_loss != 0 && tape != nullptr);
+namespace {
+
+at::Tensor router_logits(const GateBlock& block, const at::Tensor& xn_TD) {
+  return product(xn_TD, block.router->value.t()).to(main_type(xn_TD.scalar_type()));
+}
+
+at::Tensor chosen_experts(const GateBlock& block, const at::Tensor& scores_TE) {
   const at::Tensor expert_TK =
-      at::empty({x1_TD.size(0), block.top_k}, x1_TD.options().dtype(at::kInt));
-  choose(block, s.scores_TE, expert_TK);
-  const int64_t own_sequence = sequence / block.context_ranks;
+      at::empty({scores_TE.size(0), block.top_k}, scores_TE.options().dtype(at::kInt));
+  choose(block, scores_TE, expert_TK);
+  return expert_TK;
+}
+
+// Of own copies, which a capacity of all ranks' choices drops.
+std::vector<char> dropped_of_own(const GateBlock& block, const at::Tensor& choices, int64_t tokens,
+                                 int64_t num_experts, int64_t sequence, double tie) {
+  const int64_t held = choices.size(0) / block.context.count;  // of a rank of context parallelism
+  const int64_t sequences = choices.size(0) / sequence;
+  const std::vector<char> dropped =
+      beyond_capacity(block.context.in_order(choices, sequences), num_experts, block.untrained,
+                      block.capacity, tie);
+  at::Tensor own =
+      block.context.own(at::arange(choices.size(0), at::kLong).view({sequences, sequence}))
+          .reshape({-1});
+  if (held != tokens) own = block.share.own(own);
+  PIPER_CHECK(own.size(0) == tokens, "choices of other tokens than these");
+  std::vector<char> of_own;
+  for (int64_t t = 0; t < tokens; ++t) {
+    const auto first = dropped.begin() + own.const_data_ptr<int64_t>()[t] * block.top_k;
+    of_own.insert(of_own.end(), first, first + block.top_k);
+  }
+  return of_own;
+}
+
+}  // namespace
+
+at::Tensor choose_forward(const GateBlock& block, const at::Tensor& x1_TD) {
+  const at::Tensor scores_TE =
+      scores_of(block, router_logits(block, rms_norm(x1_TD, block.norm->value, block.epsilon)),
+                /*z_loss=*/false)
+          .scores_TE;
+  const at::Tensor expert_TK = chosen_experts(block, scores_TE);
+  at::Tensor choices = at::empty({x1_TD.size(0), 2 * block.top_k}, scores_TE.options());
+  choices.narrow(1, 0, block.top_k).copy_(expert_TK);
+  at::Tensor weights_TK = scores_TE.gather(1, expert_TK.to(at::kLong));
+  if (block.normalised) weights_TK.div_(weights_TK.sum(1, true));
+  choices.narrow(1, block.top_k, block.top_k).copy_(weights_TK);
+  return choices;
+}
+
+GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Tensor& choices,
+                        int64_t sequence, std::span<Routing> chunks, Tape* tape) {
+  const at::Tensor xn_TD = rms_norm(x1_TD, block.norm->value, block.epsilon);
+  Scores s = scores_of(block, router_logits(block, xn_TD), block.z_loss != 0 && tape != nullptr);
+  const at::Tensor expert_TK = chosen_experts(block, s.scores_TE);
+  const int64_t own_sequence = sequence / block.context.count;
   const SequenceSpan span = span_of(block, x1_TD.size(0), own_sequence);
+  const double tie = capacity_tie(x1_TD.scalar_type());
+  const std::vector<char> dropped =
+      choices.defined()
+          ? dropped_of_own(block, choices, x1_TD.size(0), s.scores_TE.size(1), sequence, tie)
+          : std::vector<char>{};
   DispatchOrder order = order_rows(s.scores_TE, expert_TK, span, block.normalised, block.scaling,
-                                   block.capacity, capacity_tie(x1_TD.scalar_type()), block.places);
+                                   block.capacity, tie, block.places, dropped);
   GateOutput out;
   out.chosen = sum_over_sequences(order.sequence_counts, static_cast<size_t>(s.scores_TE.size(1)));
-  const bool is_shared = block.context_ranks > 1 || x1_TD.size(0) % sequence != 0;
+  const bool is_shared = block.context.count > 1 || x1_TD.size(0) % sequence != 0;
   const auto counts_BE = [&] {
     if (order.sequence_counts_BE.defined()) return order.sequence_counts_BE;
     return at::tensor(at::ArrayRef<int64_t>(order.sequence_counts))
@@ -187,7 +238,7 @@ GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_ro
   const SequenceSpan span = span_of(block, tokens, chunks.front()->sequence);
   if (block.auxiliary != 0 && sequence_counts.defined()) {
     auxiliary_BE = auxiliary_gradient(
-        block, sequence_counts, span.sequence * block.context_ranks - block.untrained, g_logits_TE);
+        block, sequence_counts, span.sequence * block.context.count - block.untrained, g_logits_TE);
     const bool are_logits = block.sigmoid && tape.saved.at(3).defined();
     out.auxiliary_loss = auxiliary_loss_of_part(
         block, auxiliary_BE, are_logits ? g_logits_TE.sigmoid() : g_logits_TE, span);

@@ -29,10 +29,10 @@
 // f is a constant to the gradient, so dL/dp_ti = a * E * f_i / (S * global_sequences). With sigmoid
 // scores P_i is the mean of p_i / sum_j p_j (DeepSeek-V3, eq. 17-20).
 //
-// Where ranks share a sequence's tokens (GateBlock::share, context_ranks), f needs the choices of
-// all of them: the forward leaves its own counts in Routing::sequence_counts, the caller sums them
-// over the ranks, and the loss is found by the backward. A capacity is that of a whole sequence,
-// and takes no part of one (PIPER_CHECK).
+// Where ranks share a sequence's tokens (GateBlock::share, context), f needs the choices of all of
+// them: the forward leaves its own counts in Routing::sequence_counts, the caller sums them over the
+// ranks, and the loss is found by the backward. A capacity is that of whole sequences: each rank
+// makes its choices (choose_forward), reads those of all, and drops what all of them would.
 //
 // Padding (nn/mtp.h) has rows like other tokens, which a capacity drops, and counts in nothing: not
 // among the choices, not in the losses. Its gradients are zero.
@@ -49,6 +49,7 @@
 // lost them where p is near 1.
 #pragma once
 
+#include <piper/nn/context_share.h>
 #include <piper/nn/host_read.h>
 #include <piper/nn/parameters.h>
 #include <piper/nn/stage.h>
@@ -63,11 +64,11 @@ namespace piper::nn {
 
 struct GateBlock {
   double epsilon = 1e-6;
-  TensorShare share;          // whose tokens x1 holds
-  int64_t context_ranks = 1;  // that share every sequence
-  TensorShare counted;        // of these, whose count in the weights' gradients
-  TensorShare divided;        // of these tokens' rows, which are sent from here
-  int64_t copies = 1;         // of every row that experts are sent (strategy::copies_of_rows)
+  TensorShare share;     // whose tokens x1 holds
+  ContextShare context;  // the part that x1 has of every sequence
+  TensorShare counted;   // of these, whose count in the weights' gradients
+  TensorShare divided;   // of these tokens' rows, which are sent from here
+  int64_t copies = 1;    // of every row that experts are sent (strategy::copies_of_rows)
   int64_t top_k = 0;
   bool normalised = false;
   bool sigmoid = false;
@@ -95,10 +96,14 @@ struct GateOutput {
                // what was kept
 };
 
+// Experts and their weights as a capacity compares them, side by side: [T, 2k] of the main type.
+at::Tensor choose_forward(const GateBlock& block, const at::Tensor& x1_TD);
+
 // Fills weights, token, position and counts of the routings, one for each chunk of the tokens
-// (Stage::gate_forward). x1: [B * sequence, D], or of that this rank's share.
-GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, int64_t sequence,
-                        std::span<Routing> chunks, Tape* tape);
+// (Stage::gate_forward). x1: [B * sequence, D], or of that this rank's share. `choices`: of all
+// ranks that share the sequences, by rank, where a capacity is theirs; else undefined.
+GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Tensor& choices,
+                        int64_t sequence, std::span<Routing> chunks, Tape* tape);
 // Consumes the tape.
 struct GateGradient {
   at::Tensor x1;

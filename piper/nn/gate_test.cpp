@@ -137,7 +137,7 @@ int64_t check(const Setting& s) {
   GateBlock block = block_of(s, norm_weight, router_weight);
   Routing routing;
   Tape tape;
-  const GateOutput out = gate_forward(block, in.x1, kSequence, {&routing, 1}, &tape);
+  const GateOutput out = gate_forward(block, in.x1, {}, kSequence, {&routing, 1}, &tape);
   CHECK(at::equal(routing.token.to(at::kLong), plain.token));
   CHECK(difference(out.rows.front(), plain.rows.detach()) < 1e-12);
   CHECK(difference(routing.weights, plain.weights.detach()) < 1e-12);
@@ -183,7 +183,7 @@ TEST_CASE("sigmoid scores that round to 1 keep the z-loss's gradient") {
   GateBlock block = block_of(s, norm, router);
   Routing routing;
   Tape tape;
-  const GateOutput out = gate_forward(block, in.x1, kSequence, {&routing, 1}, &tape);
+  const GateOutput out = gate_forward(block, in.x1, {}, kSequence, {&routing, 1}, &tape);
   gate_backward(block, {at::zeros_like(out.rows.front())}, {at::zeros_like(routing.weights)},
                 at::zeros_like(in.x1), in.x1, {&routing}, tape);
   const at::Tensor leaf = in.router.clone().set_requires_grad(true);
@@ -204,8 +204,8 @@ TEST_CASE("without a tape the rows and what is dropped are the same, and nothing
     GateBlock block = block_of(s, norm, router);
     Routing first, again;
     Tape tape;
-    const GateOutput without = gate_forward(block, in.x1, kSequence, {&first, 1}, nullptr),
-                     with = gate_forward(block, in.x1, kSequence, {&again, 1}, &tape);
+    const GateOutput without = gate_forward(block, in.x1, {}, kSequence, {&first, 1}, nullptr),
+                     with = gate_forward(block, in.x1, {}, kSequence, {&again, 1}, &tape);
     CHECK(at::equal(without.rows.front(), with.rows.front()));
     CHECK(at::equal(first.position, again.position));
     CHECK(at::equal(first.weights, again.weights));

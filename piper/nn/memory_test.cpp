@@ -302,6 +302,18 @@ class Bench {
     check(bytes(SegmentKind::kMtpJoin), join_f, bytes_of(x), join_b, bytes_of(gx), join_tape, 0,
           packed(""));
   }
+  // Before a gate whose capacity is that of sequences which ranks share.
+  void choose() {
+    at::Tensor choices;
+    const Measured f = measure([&] { choices = stage_->choose_forward(0, x_); });
+    CHECK(bytes_of(choices) ==
+          cost::slot_bytes(model_, {schedule::SlotKind::kTokenChoices, {SegmentKind::kChoose, 0}},
+                           work(1)));
+    CHECK(f.kept == bytes_of(choices));
+    check_near(f.peak,
+               bytes_of(choices) + predicted(SegmentKind::kChoose, work(1)).forward_transient,
+               f.peak, packed("mlp.gate"));
+  }
   // Gate, experts and merge; with ep > 1 every other rank is imagined to send what this one does,
   // and those that share experts' matrices to receive as many.
   void mixture(int64_t ep) {
@@ -357,7 +369,7 @@ class Bench {
     std::vector<Routing> routing(static_cast<size_t>(num_chunks));
     std::vector<at::Tensor> rows;
     const auto gate_f =
-        measure([&] { rows = stage_->gate_forward(0, x_, shape_.sequence, routing, &tape); });
+        measure([&] { rows = stage_->gate_forward(0, x_, {}, shape_.sequence, routing, &tape); });
     cost::SegmentWork all = work(1);
     all.rows = 0;
     int64_t outputs = 0;
@@ -553,6 +565,18 @@ TEST_CASE("with a capacity and a z-loss a mixture keeps and needs what cost pred
         Bench(shape, ep, {.factor = 1, .drop = strategy::Drop::kPosition}).mixture(ep);
         Bench(shape, ep, {}, 0.001).mixture(ep);
       }
+}
+
+TEST_CASE("choices that ranks tell each other keep and need what cost predicts") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  for (const char* family : {"mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "qwen2_moe"})
+    for (Shape shape : kShapes) {
+      shape.family = family;
+      INFO("family ", std::string(family));
+      CAPTURE(shape.sequence);
+      Bench(shape, 1, {.factor = 1}).choose();
+    }
 }
 
 TEST_CASE("where tokens travel in place of copies a mixture keeps and needs what cost predicts") {

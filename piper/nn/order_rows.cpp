@@ -18,12 +18,13 @@ namespace {
 // The choices of a micro-batch as plain memory. Copy i is choice i % k of token i / k.
 template <class T>
 struct Choices {
-  const T* scores;        // [tokens, num_experts]
+  const T* scores;        // [tokens, num_experts]; or `are_of_choices`, [tokens, k]
   const int32_t* expert;  // [tokens, k]
   int64_t tokens, k, num_experts;
   SequenceSpan span;
   bool normalised;
   const ExpertPlaces& places;
+  bool are_of_choices = false;
 
   int64_t num_copies() const { return tokens * k; }
   // Where a copy is counted in [B * E].
@@ -43,7 +44,9 @@ struct Choices {
     const int64_t in_turn = num > 1 ? sent[e]++ % num : 0;
     return static_cast<size_t>(places.place[static_cast<size_t>(first + in_turn)]);
   }
-  T score(int64_t copy) const { return scores[copy / k * num_experts + expert[copy]]; }
+  T score(int64_t copy) const {
+    return are_of_choices ? scores[copy] : scores[copy / k * num_experts + expert[copy]];
+  }
   // What the scores of a token are divided by.
   T divisor(int64_t token) const {
     if (!normalised) return T(1);
@@ -137,12 +140,13 @@ Dropped choose_dropped(const Choices<T>& c, const std::vector<int64_t>& counts,
 
 template <class T>
 void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacity, double tie,
-          DispatchOrder& order) {
+          std::span<const char> known, DispatchOrder& order) {
   order.counts.assign(static_cast<size_t>(c.num_places()), 0);
   order.sequence_counts.assign(static_cast<size_t>(c.span.num_sequences * c.num_experts), 0);
   for (int64_t i = 0; i < c.num_copies(); ++i)
     if (!c.is_padding(i)) ++order.sequence_counts[c.place(i)];
-  const Dropped dropped = choose_dropped(c, order.sequence_counts, capacity, tie);
+  const Dropped dropped = known.empty() ? choose_dropped(c, order.sequence_counts, capacity, tie)
+                                        : Dropped(known.begin(), known.end());
   const auto is_dropped = [&](int64_t copy) {
     return !dropped.empty() && dropped[static_cast<size_t>(copy)] != 0;
   };
@@ -170,6 +174,23 @@ void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacit
       weight[row] = static_cast<T>(scaling) * (c.score(i) / divisor);
     }
   }
+}
+
+// f(choices), by the type of the scores. Both tensors are on the host.
+template <class F>
+auto with_choices(const at::Tensor& scores, const at::Tensor& expert_TK, int64_t num_experts,
+                  const SequenceSpan& span, bool normalised, const ExpertPlaces& places, F f) {
+  const auto as = [&]<class T>(T) {
+    return f(Choices<T>{.scores = scores.const_data_ptr<T>(),
+                        .expert = expert_TK.const_data_ptr<int32_t>(),
+                        .tokens = expert_TK.size(0),
+                        .k = expert_TK.size(1),
+                        .num_experts = num_experts,
+                        .span = span,
+                        .normalised = normalised,
+                        .places = places});
+  };
+  return scores.scalar_type() == at::kFloat ? as(float{}) : as(double{});
 }
 
 }  // namespace
@@ -271,8 +292,8 @@ void limit_groups_(at::Tensor scores, int64_t num_groups, int64_t top_groups, bo
 
 DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expert,
                          const SequenceSpan& sequences, bool normalised, double scaling,
-                         const strategy::Capacity& capacity, double tie,
-                         const ExpertPlaces& places) {
+                         const strategy::Capacity& capacity, double tie, const ExpertPlaces& places,
+                         std::span<const char> dropped) {
   PIPER_CHECK(places.empty() || std::ssize(places.first) == probabilities.size(1) + 1,
               "places of every expert");
   SequenceSpan span = sequences;
@@ -287,31 +308,37 @@ DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expe
   PIPER_CHECK(
       span.first_token >= 0 && span.first_token + tokens <= span.num_sequences * span.sequence,
       "tokens beyond their sequences");
-  PIPER_CHECK(are_whole || !capacity.is_limited(), "a capacity is that of a whole sequence");
+  PIPER_CHECK(are_whole || !capacity.is_limited() || !dropped.empty(),
+              "a capacity is that of a whole sequence");
   if (!has_kernels(probabilities) && !capacity.is_limited())
     return any_device::order_rows(probabilities, expert, span, normalised, scaling, places);
-  const at::Tensor p = read_on_host(probabilities), chosen = read_on_host(expert);
   DispatchOrder order;
-  const auto fill_as = [&]<class T>(T) {
-    fill(Choices<T>{.scores = p.data_ptr<T>(),
-                    .expert = chosen.data_ptr<int32_t>(),
-                    .tokens = chosen.size(0),
-                    .k = chosen.size(1),
-                    .num_experts = p.size(1),
-                    .span = span,
-                    .normalised = normalised,
-                    .places = places},
-         scaling, capacity, tie, order);
-  };
-  if (p.scalar_type() == at::kFloat) {
-    fill_as(float{});
-  } else {
-    fill_as(double{});
-  }
+  with_choices(read_on_host(probabilities), read_on_host(expert), probabilities.size(1), span,
+               normalised, places,
+               [&](const auto& c) { fill(c, scaling, capacity, tie, dropped, order); });
   order.token = order.token.to(expert.device());
   order.position = order.position.to(expert.device());
   order.weights = order.weights.to(expert.device());
   return order;
+}
+
+std::vector<char> beyond_capacity(const at::Tensor& choices_BSC, int64_t num_experts,
+                                  int64_t padding, const strategy::Capacity& capacity, double tie) {
+  const int64_t sequences = choices_BSC.size(0), sequence = choices_BSC.size(1),
+                k = choices_BSC.size(2) / 2;
+  const at::Tensor all = read_on_host(choices_BSC).view({-1, 2 * k});
+  const at::Tensor expert = all.narrow(1, 0, k).to(at::kInt).contiguous(),
+                   weights = all.narrow(1, k, k).contiguous();
+  return with_choices(weights, expert, num_experts, {sequence, 0, sequences, padding}, false, {},
+                      [&](auto c) {
+                        c.are_of_choices = true;
+                        std::vector<int64_t> counts(static_cast<size_t>(sequences * num_experts));
+                        for (int64_t i = 0; i < c.num_copies(); ++i)
+                          if (!c.is_padding(i)) ++counts[c.place(i)];
+                        Dropped dropped = choose_dropped(c, counts, capacity, tie);
+                        if (dropped.empty()) dropped.resize(static_cast<size_t>(c.num_copies()));
+                        return dropped;
+                      });
 }
 
 }  // namespace piper::nn

@@ -187,10 +187,16 @@ class ModelStage final : public Stage {
     return nn::dense_mlp_backward(at(layer).dense_mlp, routed(gx_TD), routed(x1_TD), tape);
   }
 
-  std::vector<at::Tensor> gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
+  at::Tensor choose_forward(int32_t layer, const at::Tensor& x1_TD) override {
+    const NoAutograd guard;
+    return nn::choose_forward(at(layer).gate, routed(x1_TD));
+  }
+  std::vector<at::Tensor> gate_forward(int32_t layer, const at::Tensor& x1_TD,
+                                       const at::Tensor& choices, int64_t sequence,
                                        std::span<Routing> chunks, Tape* tape) override {
     const NoAutograd guard;
-    GateOutput out = nn::gate_forward(at(layer).gate, routed(x1_TD), sequence, chunks, tape);
+    GateOutput out =
+        nn::gate_forward(at(layer).gate, routed(x1_TD), choices, sequence, chunks, tape);
     for (Routing& routing : chunks)
       if (share_.ep == 1) routing.received_counts = routing.counts;
     // Of ranks that route the same tokens the first counts them.

@@ -227,14 +227,19 @@ class Stage {
   virtual at::Tensor dense_mlp_backward(int32_t layer, const at::Tensor& gx_TD,
                                         const at::Tensor& x1_TD, Tape& tape) = 0;
 
+  // Experts and weights of own tokens' choices, [T, 2k] (nn/gate.h).
+  virtual at::Tensor choose_forward(int32_t layer, const at::Tensor& x1_TD) = 0;
   // With a tape it adds auxiliary loss, z-loss and the experts' counts to the statistics (so a
   // first pass whose tape is recomputed later counts once).
   //
   // Gate and merge work on chunks of the tokens (schedule/step.h): as many nearly equal ranges
   // (strategy::token_chunk) as there are routings, each with rows and a routing of its own.
   // sequence_counts are in the first one.
+  // `choices`: what choose_forward() made of all ranks that share the sequences, by rank, where a
+  // capacity is theirs; else undefined.
   virtual std::vector<at::Tensor> gate_forward(int32_t layer, const at::Tensor& x1_TD,
-                                               int64_t sequence, std::span<Routing> chunks,
+                                               const at::Tensor& choices, int64_t sequence,
+                                               std::span<Routing> chunks,
                                                Tape* tape) = 0;  // -> rows
   // gradient of rows and weights, and gx_TD (the residual's gradient), to the gradient of x1.
   // `g_rows` may be consumed.
@@ -267,7 +272,7 @@ class Stage {
   // The same of all tokens at once.
   at::Tensor gate_forward(int32_t layer, const at::Tensor& x1_TD, int64_t sequence,
                           Routing& routing, Tape* tape) {
-    return gate_forward(layer, x1_TD, sequence, std::span(&routing, 1), tape).front();
+    return gate_forward(layer, x1_TD, {}, sequence, std::span(&routing, 1), tape).front();
   }
   at::Tensor gate_backward(int32_t layer, const at::Tensor& g_rows, const at::Tensor& g_weights,
                            const at::Tensor& gx_TD, const at::Tensor& x1_TD, const Routing& routing,

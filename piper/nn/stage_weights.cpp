@@ -350,7 +350,7 @@ void declare_layer(const model::Model& model, int32_t layer, const StageShare& s
                  .copies = share.copies,
                  .top_k = ffn.top_k,
                  .normalised = ffn.normalise_top_k};
-  blocks.gate.context_ranks = share.context.count;
+  blocks.gate.context = share.context;
   blocks.gate.sigmoid = ffn.score == model::Score::kSigmoid;
   blocks.gate.scaling = ffn.routed_scaling;
   blocks.gate.num_groups = ffn.num_groups;

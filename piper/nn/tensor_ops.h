@@ -112,9 +112,9 @@ struct ExpertPlaces {
 // in Megatron-LM). Of weights within `tie` of the last one that finds room, the lower tokens' stay
 // (docs/numerics.md).
 //
-// `sequences`: the tokens are whole sequences, or a part of some (which a capacity does not allow,
-// PIPER_CHECK); sequence_counts then has all of them, and counts the tokens that are here. A
-// capacity drops every copy of padding, and counts none.
+// `sequences`: the tokens are whole sequences, or a part of some; sequence_counts then has all of
+// them, and counts the tokens that are here. A capacity drops every copy of padding, and counts
+// none. Of a part of sequences `dropped` says by copy what it drops (PIPER_CHECK).
 struct SequenceSpan {
   int64_t sequence = 0;       // S
   int64_t first_token = 0;    // of those of all the sequences
@@ -127,7 +127,12 @@ struct SequenceSpan {
 DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
                          const SequenceSpan& sequences, bool normalised, double scaling = 1,
                          const strategy::Capacity& capacity = {},
-                         double tie = capacity_tie(at::kFloat), const ExpertPlaces& places = {});
+                         double tie = capacity_tie(at::kFloat), const ExpertPlaces& places = {},
+                         std::span<const char> dropped = {});
+// The same choice of what a capacity drops, by copy, from experts and weights side by side,
+// [B, S, 2k] of the main type. `padding`: of every sequence's tokens, the last.
+std::vector<char> beyond_capacity(const at::Tensor& choices_BSC, int64_t num_experts,
+                                  int64_t padding, const strategy::Capacity& capacity, double tie);
 // The same rows by chunks of the tokens (strategy::token_chunk): `token` counts from the chunk's
 // first, and the counts of sequences stay behind. On a device the host waits once more.
 std::vector<DispatchOrder> split_order(DispatchOrder order, int64_t num_chunks);

@@ -417,7 +417,7 @@ std::unique_ptr<comm::Operation> Player::start_tokens_gather(const Task& task,
     const at::Tensor& own = read(task, i).tensor;
     PIPER_CHECK(own.size(0) == rows.own, "other rows than were counted in " + name.what);
     at::Tensor& whole = write(task, i).tensor;
-    whole = empty({rows.all, own.size(1)});
+    whole = at::empty({rows.all, own.size(1)}, own.options());
     whole.narrow(0, rows.before, rows.own).copy_(own);
     collective::MemberSteps steps = collective::all_gather_direct(group.index, bytes);
     // Of a task that gathers several slots, the parts of one follow those of the one before.

@@ -178,14 +178,19 @@ void Player::run_forward(const Task& task, const Segment& segment) {
     case SegmentKind::kSharedExperts:
       out(0) = stage_.shared_forward(layer, in(0), new_tape(task));
       return;
+    case SegmentKind::kChoose:
+      out(0) = stage_.choose_forward(layer, in(0));
+      return;
     case SegmentKind::kGate: {
+      const SlotValue* choices = find(step_.graph.reads(task), SlotKind::kTokenChoices);
       const std::span<const graph::SlotId> writes = step_.graph.writes(task);
       std::vector<nn::Routing> chunks(
           static_cast<size_t>(std::ranges::count_if(writes, [&](graph::SlotId slot) {
             return step_.meaning(slot).kind == SlotKind::kRouting;
           })));
       std::vector<at::Tensor> rows =
-          stage_.gate_forward(layer, in(0), strategy_.sequence, chunks, new_tape(task));
+          stage_.gate_forward(layer, in(0), choices != nullptr ? choices->tensor : at::Tensor(),
+                              strategy_.sequence, chunks, new_tape(task));
       std::vector<int64_t> routed;
       for (size_t c = 0; c < chunks.size(); ++c) {
         nn::Routing& routing = chunks[c];
@@ -278,8 +283,8 @@ void Player::run_backward(const Task& task, const Segment& segment) {
     case SegmentKind::kProjection:
       if (strategy::has_ring(strategy_))  // of own keys: by the other ranks, and by this one
         read(task, 1).tensor.add_(own_part_of_keys(task));
-      out(0) =
-          stage_.projection_backward(layer, {in(0), in(1)}, in(2), in(3), strategy_.sequence, tape());
+      out(0) = stage_.projection_backward(layer, {in(0), in(1)}, in(2), in(3), strategy_.sequence,
+                                          tape());
       return;
     case SegmentKind::kDenseMlp:
       out(0) = stage_.dense_mlp_backward(layer, in(0), in(1), tape());

@@ -148,6 +148,9 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
   const bool exchanges = is_moe && (s.mesh.ep > 1 || fuses), is_divided = s.mesh.tp > 1;
   const bool gathers_rows = is_moe && s.mesh.etp > 1 && !fuses &&
                             (style.deals_held_tokens || strategy::gathers_expert_rows(s));
+  const bool counts_sequences = is_moe && is_divided && !strategy::repeats_rows(s) &&
+                                style.exchanges_counts && s.micro_batch_sequences % s.mesh.tp != 0;
+  const bool counts_context = is_moe && s.mesh.cp > 1 && style.exchanges_counts;
   // In one segment, parts of it that compute beside exchanges stand for chunks and shared experts.
   const bool overlaps = one && !style.deals_held_tokens &&
                         (strategy::num_moe_chunks(s) > 1 || layer.feed_forward.has_shared());
@@ -163,9 +166,9 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .gathers_keys = s.mesh.cp > 1 && style.follows_context_exchange && !strategy::has_ring(s),
           .ring = static_cast<int16_t>(
               style.follows_context_exchange && strategy::has_ring(s) ? s.mesh.cp : 0),
-          .counts_sequences = is_moe && is_divided && !strategy::repeats_rows(s) &&
-                              style.exchanges_counts && s.micro_batch_sequences % s.mesh.tp != 0,
-          .counts_context = is_moe && s.mesh.cp > 1 && style.exchanges_counts,
+          .counts_sequences = counts_sequences,
+          .counts_context = counts_context,
+          .shares_capacity = (counts_sequences || counts_context) && s.capacity.is_limited(),
           .shares_experts = is_moe && s.mesh.etp > 1 && !fuses,
           .gathers_rows = gathers_rows,
           .divides_rows = is_moe && strategy::divides_rows(s),

@@ -92,11 +92,13 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
   switch (segment) {
     case SegmentKind::kTensor:
     case SegmentKind::kSequenceCounts:
+    case SegmentKind::kTensorChoices:
     case SegmentKind::kDividedRows:
       return Axis::kTensor;
     case SegmentKind::kExpertTensor:
       return Axis::kExpertTensor;
     case SegmentKind::kContext:
+    case SegmentKind::kContextChoices:
       return Axis::kContext;
     case SegmentKind::kDenseGradients:
     case SegmentKind::kDenseWeights:
@@ -125,6 +127,7 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
     case SegmentKind::kProjection:
     case SegmentKind::kRingStep:
     case SegmentKind::kDenseMlp:
+    case SegmentKind::kChoose:
     case SegmentKind::kGate:
     case SegmentKind::kSharedExperts:
     case SegmentKind::kExperts:
@@ -151,6 +154,8 @@ const char* name(SegmentKind kind) {
       return "ring step";
     case SegmentKind::kDenseMlp:
       return "dense mlp";
+    case SegmentKind::kChoose:
+      return "choose";
     case SegmentKind::kGate:
       return "gate";
     case SegmentKind::kSharedExperts:
@@ -181,6 +186,9 @@ const char* name(SegmentKind kind) {
       return "tensor collective";
     case SegmentKind::kSequenceCounts:
       return "sequence counts";
+    case SegmentKind::kTensorChoices:
+    case SegmentKind::kContextChoices:
+      return "choices of experts";
     case SegmentKind::kExpertTensor:
       return "expert tensor collective";
     case SegmentKind::kDividedRows:

@@ -46,7 +46,10 @@ bool adds_to(const StepWriter& step, SegmentKind segment, Phase phase, SegmentKi
     case SegmentKind::kStatistics:
     case SegmentKind::kOptimizer:
     case SegmentKind::kTensor:
+    case SegmentKind::kChoose:
     case SegmentKind::kSequenceCounts:
+    case SegmentKind::kTensorChoices:
+    case SegmentKind::kContextChoices:
     case SegmentKind::kExpertTensor:
     case SegmentKind::kDividedRows:
     case SegmentKind::kContext:

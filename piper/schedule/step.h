@@ -41,7 +41,10 @@ enum class SegmentKind : uint8_t {
   // queries attend to the keys and values of one rank (Segment::hop), where those pass round a ring
   // (strategy::ContextExchange)
   kRingStep,
-  kDenseMlp,       // x1 -> x (norm, MLP, residual)
+  kDenseMlp,  // x1 -> x (norm, MLP, residual)
+  // x1 -> choices of experts and their weights (norm, router, top-k), which the gate makes once
+  // more: where a capacity is that of sequences whose tokens several ranks route
+  kChoose,
   kGate,           // x1 -> rows, routing (norm, router, top-k, permutation)
   kSharedExperts,  // x1 -> x1 + shared experts (norm, MLP, residual), while the rows travel
   kExperts,        // received rows -> rows
@@ -67,7 +70,10 @@ enum class SegmentKind : uint8_t {
   // Communication, of the layer whose matrices, sequences or weights are divided:
   kTensor,          // gathers and sums of ranks that share a layer's matrices
   kSequenceCounts,  // experts' choices by sequence, summed over ranks that share its tokens
-  kExpertTensor,    // the same of ranks that share an expert's
+  // gathers of what kChoose makes, over ranks that share matrices, and a sequence
+  kTensorChoices,
+  kContextChoices,
+  kExpertTensor,  // the same of ranks that share an expert's
   // gathers of rows that ranks which route the same tokens divide (moe_layer/divided_rows.h)
   kDividedRows,
   kContext,        // keys and values, of ranks that share a sequence
@@ -132,6 +138,9 @@ enum class SlotKind : uint8_t {
   kDeferred,         // of a backward in two parts: what the weights' needs beside the tape's bytes
   kPartial,          // what this rank's part of the matrices gives: the ranks' sum is what is meant
   kSequenceChoices,  // of all ranks that share the tokens of a sequence, [B, E] of 8 bytes
+  // Experts and weights, [T, 2k] of the main type: of kChoose of own tokens, of kTensorChoices and
+  // kContextChoices of all that have been gathered, by rank.
+  kTokenChoices,
   kQueries,          // of own tokens, [T, query width] (of kProjection)
   kQueriesGradient,  // the same
   // Of kProjection: of own tokens, [T, width of keys and values]; of kContext: of all ranks that
@@ -173,7 +182,8 @@ struct SlotMeaning {
 //                B    gradient(x1), x, x1, tape                    gradient(x)
 //   dense_mlp    F    x1                                           x, tape
 //                B    gradient(x), x1, tape                        gradient(x1)
-//   gate         F    x1                                           rows, routing, tape
+//   choose       F    x1                                           choices
+//   gate         F    x1 [, choices of all]                        rows, routing, tape
 //                B    rows gradient, routing gradient, gradient(x),
 //                     x1, routing, tape                            gradient(x1)
 //   counts       F    routing                                      (they join the routing slot)
@@ -425,7 +435,12 @@ double num_tasks(const model::Model& model, const strategy::Strategy& strategy, 
 // and not of weights and gradients.
 constexpr bool moves_rows(SegmentKind segment) {
   return segment == SegmentKind::kTensor || segment == SegmentKind::kExpertTensor ||
-         segment == SegmentKind::kDividedRows || segment == SegmentKind::kContext;
+         segment == SegmentKind::kDividedRows || segment == SegmentKind::kContext ||
+         segment == SegmentKind::kTensorChoices || segment == SegmentKind::kContextChoices;
+}
+
+constexpr bool gathers_choices(SegmentKind segment) {
+  return segment == SegmentKind::kTensorChoices || segment == SegmentKind::kContextChoices;
 }
 
 // Whose ranks take part in a collective of a segment of this kind; the expert axis for exchanges.

@@ -54,6 +54,8 @@ const char* short_name(SlotKind kind) {
       return "partial";
     case SlotKind::kSequenceChoices:
       return "choices";
+    case SlotKind::kTokenChoices:
+      return "token_choices";
     case SlotKind::kQueries:
       return "queries";
     case SlotKind::kQueriesGradient:

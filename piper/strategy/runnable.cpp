@@ -37,16 +37,6 @@ std::vector<std::string> not_runnable(const Strategy& s) {
         "'mesh.tp' is {} with {} tokens of a micro-batch: uneven shares of them are priced, not "
         "executed; allowed: a divisor",
         s.mesh.tp, s.micro_batch_sequences * s.sequence / s.mesh.cp));
-  if (!repeats_rows(s) && s.capacity.is_limited() && s.micro_batch_sequences % s.mesh.tp != 0)
-    lines.push_back(fmt::format(
-        "'capacity_factor' is {} with parts of sequences on a rank: it is priced, not executed; "
-        "allowed: a 'micro_batch_sequences' that is a multiple of 'mesh.tp' {}",
-        s.capacity.factor, s.mesh.tp));
-  if (s.mesh.cp > 1 && s.capacity.is_limited())
-    lines.push_back(fmt::format(
-        "'capacity_factor' is {} beside 'mesh.cp' {}, where every rank has parts of sequences: it "
-        "is priced, not executed; allowed: none",
-        s.capacity.factor, s.mesh.cp));
   if (s.mesh.etp > 1 && deduplicates(s))
     lines.push_back(fmt::format(
         "'all_to_all' is {} beside 'mesh.etp' {}: tokens in place of their copies are priced, not "
@@ -80,14 +70,10 @@ std::vector<std::string> not_runnable(const Strategy& s) {
 Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   if (not_runnable(s).empty()) return s;
   Strategy r = s;
-  // Ranks may share matrices where they can divide tokens as well, and keep them whole where a
-  // capacity counts sequences.
+  // Ranks may share matrices where they can divide tokens as well.
   const bool shares = s.mesh.tp > 1 && s.sequence % s.mesh.ranks_per_sequence() == 0 &&
-                      (repeats_rows(s) || !s.capacity.is_limited()) &&
                       model::undividable(model, s.mesh.tp).empty();
-  const int64_t tp = shares ? s.mesh.tp : 1;
-  // Ranks may share sequences unless a capacity counts them.
-  const int64_t cp = s.capacity.is_limited() ? 1 : s.mesh.cp;
+  const int64_t tp = shares ? s.mesh.tp : 1, cp = s.mesh.cp;
   const int64_t world = s.mesh.world() / (tp * cp);  // but for those
   r.predicted = nullptr;
   r.zero = std::min(s.zero, most_zero(s));

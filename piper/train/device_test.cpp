@@ -133,6 +133,9 @@ std::vector<Case> all_cases() {
   cases.push_back(make_case(model::with_mtp(deepseek_like(), 1), mesh_of(2, 1, 1)));
   cases.push_back(make_case(small_model(), mesh_of(1, 2, 2)));
   cases.back().strategy.capacity.factor = 1;
+  cases.push_back(make_case(model::with_mtp(small_model(), 1), mesh_of(1, 1, 2, 2)));
+  cases.back().strategy.mesh.cp = 2;
+  cases.back().strategy.capacity.factor = 1;
   cases.push_back(make_case(deepseek_like(), mesh_of(2, 2, 2), PipelineSchedule::kGPipe));
   cases.back().strategy.offload = strategy::Offload::kOptimizerAndActivations;
   return cases;
@@ -199,10 +202,17 @@ TEST_CASE(
     std::ranges::shuffle(waits, random);
     waits.resize(static_cast<size_t>(std::min(per_case, std::ssize(waits))));
     for (const stand_in::Wait& wait : waits) {
-      stand_in::begin(stand_in::Mode::kSynchronous);
-      stand_in::leave_out(wait);
-      on_device(of, 2);
-      if (stand_in::was_implied()) continue;
+      // Now and then the host has read counts between a task's first operation and that which reads
+      // what was waited for, and so has waited itself: such a run shows nothing.
+      constexpr int kTries = 4;
+      bool is_implied = false;
+      for (int i = 0; i < kTries && !is_implied && (i == 0 || stand_in::races().empty()); ++i) {
+        stand_in::begin(stand_in::Mode::kSynchronous);
+        stand_in::leave_out(wait);
+        on_device(of, 2);
+        is_implied = stand_in::was_implied();
+      }
+      if (is_implied) continue;
       ++num_needed;
       CAPTURE(wait.thread);
       CAPTURE(wait.number);

@@ -122,3 +122,29 @@ TEST_CASE("modules of multi-token prediction beside shared sequences and shared 
              {{.mesh = {.ep = 4, .cp = 4}, .recompute = Recompute::kFull, .micro_batch = 2},
               {.mesh = {.pp = 2, .tp = 2, .cp = 4}, .sequence_parallel = false}});
 }
+
+TEST_CASE("a capacity drops the same copies of sequences that ranks share") {
+  model::Model plain = small_model();
+  plain.router_z_coefficient = 0.01;
+  for (const strategy::Drop drop : {strategy::Drop::kProbability, strategy::Drop::kPosition}) {
+    const strategy::Capacity capacity{.factor = 1, .drop = drop};
+    std::vector<MeshRun> runs{
+        {.mesh = {.cp = 2}},
+        {.mesh = {.ep = 2, .cp = 4}, .recompute = Recompute::kFull, .micro_batch = 2},
+        {.mesh = {.ep = 2, .tp = 2}, .recompute = Recompute::kExperts},
+        {.mesh = {.ep = 2, .tp = 2, .cp = 2}, .micro_batch = 2},
+        {.mesh = {.pp = 2, .ep = 2, .tp = 2, .cp = 2}, .schedule = kZbH1, .zero = 1},
+        {.mesh = {.ep = 2, .tp = 2, .cp = 2},
+         .sequence_parallel = false,
+         .moe_schedule = strategy::MoeSchedule::kParmS1},
+        {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2}, .chunks = 2, .schedule = kDualPipeV},
+        {.mesh = {.ep = 2, .tp = 2, .cp = 2}, .sequence_parallel = false},
+        {.mesh = {.ep = 4, .cp = 4}, .all_to_all = strategy::AllToAll::kHaloDedup}};
+    for (MeshRun& run : runs) run.capacity = capacity;
+    for (const model::Model& model : {plain, deepseek_like()}) {
+      CHECK(trained(model, {.mesh = {}, .capacity = capacity}).dropped > 0);
+      check_runs(model, runs);
+    }
+    check_runs(model::with_mtp(plain, 1), {runs[0], runs[2], runs[4]});
+  }
+}

@@ -5,8 +5,10 @@
 #include <piper/strategy/runnable.h>
 #include <piper/train/equivalence_mesh.h>
 
+#include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace piper;
@@ -262,9 +264,12 @@ TEST_CASE("a random mesh, schedules, recomputation, micro-batch, exchange and di
   MESSAGE("seed ", seed);
   std::mt19937 random(seed);
   const auto pick = [&](const auto& of) { return of[random() % std::size(of)]; };
-  const model::Model models[] = {small_model(), deepseek_like(), tied(qwen2_like())};
-  std::vector<Trained> alone;
-  for (const model::Model& model : models) alone.push_back(trained(model, {.mesh = {}}));
+  const model::Model models[] = {small_model(), deepseek_like(), tied(qwen2_like()),
+                                 model::with_mtp(tied(small_model()), 1),
+                                 model::with_mtp(deepseek_like(), 1)};
+  const strategy::Capacity capacities[] = {
+      {}, {.factor = 1}, {.factor = 0.8, .drop = strategy::Drop::kPosition}};
+  std::map<std::pair<size_t, size_t>, Trained> alone;  // by model and capacity
   const int64_t count = repetitions({.usual = 6, .full = 300});
   constexpr int64_t kDegrees[] = {1, 2, 4}, kShares[] = {2, 4};
   for (int64_t i = 0; i < count;) {
@@ -290,10 +295,14 @@ TEST_CASE("a random mesh, schedules, recomputation, micro-batch, exchange and di
     if (random() % 3 == 0) run.chunks = pick(kShares);
     if (run.mesh.ep > 1 && random() % 3 == 0) run.redundant = run.mesh.ep;
     const size_t which = random() % std::size(models);
-    const strategy::Strategy s = strategy_of(models[which], run);
-    if (!strategy::contradictions(s, models[which]).empty() || !strategy::not_runnable(s).empty())
-      continue;
-    check_same(models[which], alone[which], run);
+    const size_t limit = random() % 2 == 0 ? 0 : random() % std::size(capacities);
+    const model::Model& model = models[which];
+    run.capacity = capacities[limit];
+    const strategy::Strategy s = strategy_of(model, run);
+    if (!strategy::contradictions(s, model).empty() || !strategy::not_runnable(s).empty()) continue;
+    const auto [found, is_new] = alone.try_emplace({which, limit});
+    if (is_new) found->second = trained(model, {.mesh = {}, .capacity = run.capacity});
+    check_same(model, found->second, run);
     ++i;
   }
 }

@@ -19,6 +19,24 @@ void exchange(LayerPass& pass, const LayerKind& kind, SegmentKind whose, Share s
 
 }  // namespace
 
+void choose_experts(LayerProgram& p, const LayerKind& kind, LayerSlot x1,
+                    const LayerSlotList& writes) {
+  LayerSlotList reads{x1};
+  if (kind.shares_capacity) {
+    LayerSlot choices = p.slot(kTokenChoices, kChoose);
+    p.forward.compute(kChoose, {x1}, {choices});
+    const auto gather = [&](SegmentKind segment) {
+      const LayerSlot own = choices;
+      choices = p.slot(kTokenChoices, segment);
+      p.forward.collective(graph::TaskKind::kAllGather, segment, {own}, {choices});
+    };
+    if (kind.counts_sequences) gather(kTensorChoices);
+    if (kind.counts_context) gather(kContextChoices);
+    reads.push_back(choices);
+  }
+  p.forward.compute(kGate, reads, writes);
+}
+
 LayerSlot sum_sequence_counts(LayerProgram& p, const LayerKind& kind, LayerSlot routing) {
   LayerSlot sum = LayerSlot::none();
   const auto add = [&](Axis ranks) {
@@ -47,7 +65,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
     rows = p.slot(kRows, kGate);
     routing = p.slot(kRouting, kGate);
     gate_tape = p.slot(kTape, kGate);
-    f.compute(kGate, {x1}, {rows, routing, gate_tape});
+    choose_experts(p, kind, x1, {rows, routing, gate_tape});
   }
   const auto count_shared_rows = [&] {
     if (!kind.counts_shared_rows) return;
