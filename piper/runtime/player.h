@@ -256,7 +256,7 @@ class Player {
   // Of all chunks.
   std::vector<nn::Routing*> routings_of(const graph::Task& task);
   const MicroBatch& batch_of(const graph::Task& task) const;
-  int64_t own_tokens() const;              // of a micro-batch, of the model's own layers
+  int64_t own_tokens() const;  // of a micro-batch, of the model's own layers
   comm::Group group_of(const graph::Task& task) const;
   at::Tensor empty(std::vector<int64_t> shape) const;
 

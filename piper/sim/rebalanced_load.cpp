@@ -16,8 +16,8 @@ balance::LayerLoads counts_of(const cost::ExpertLoad& load, const balance::Place
   for (const auto& [layer, placement] : placements) {
     const auto index = static_cast<size_t>(layer);
     const model::FeedForward& f = model.layers[index].feed_forward;
-    const double rows = static_cast<double>(strategy.global_batch_sequences * f.top_k *
-                                            strategy.sequence);
+    const double rows =
+        static_cast<double>(strategy.global_batch_sequences * f.top_k * strategy.sequence);
     const std::vector<double> even(static_cast<size_t>(f.num_experts),
                                    1.0 / static_cast<double>(f.num_experts));
     const bool is_even = load.share.empty() || load.share[index].empty();
