@@ -298,14 +298,14 @@ int64_t sequence_choices_bytes(const model::FeedForward& f, const SegmentWork& w
   return work.counted_sequences() * f.num_experts * kIndexOfTokenBytes;
 }
 
-// Experts and weights of a token's choices, of so many tokens as kChoose makes, or a gather brings.
+// Experts and weights of tokens' choices: of own ones, then of all ranks that share sequences, then
+// of all that share matrices, too.
 int64_t token_choices_bytes(const model::FeedForward& f, SegmentKind writer,
                             const SegmentWork& work) {
-  const int64_t tokens =
-      writer == SegmentKind::kContextChoices  ? work.counted_sequences() * work.sequence
-      : writer == SegmentKind::kTensorChoices ? work.routed_tokens() * work.by.tensor
-                                              : work.routed_tokens();
-  return tokens * 2 * f.top_k * main_element_bytes(work.element_bytes);
+  int64_t ranks = 1;
+  if (writer != SegmentKind::kChoose) ranks *= work.by.context;
+  if (writer == SegmentKind::kTensorChoices) ranks *= work.by.tensor;
+  return work.routed_tokens() * ranks * 2 * f.top_k * main_element_bytes(work.element_bytes);
 }
 
 // Choices by sequence, in the routing where ranks share the tokens of a sequence.

@@ -157,7 +157,8 @@ void ExecutorEstimator::add_layer(const Strategy& s, int64_t stage_index, int32_
   stage.forward += layer.forward;
   stage.backward += layer.backward;
   stage.backward_weights += layer.backward_weights;
-  stage.divided_more += again.divided_more;
+  stage.divided_compute += again.divided_compute;
+  stage.divided_exchange += again.divided_exchange;
   stage.exchange_forward += layer.exchange_forward;
   stage.exchange_backward += again.exchange;
   stage.recompute += again.compute;
@@ -186,7 +187,8 @@ ExecutorEstimator::Stage ExecutorEstimator::stage(const Strategy& s, int64_t ind
       stage.forward += module.forward;
       stage.backward += module.backward;
       stage.backward_weights += module.backward_weights;
-      stage.divided_more += module.divided_more;
+      stage.divided_compute += module.divided_compute;
+      stage.exchange_backward += module.gather;
     }
   }
   price_update(s, index, first_layer, stage);
@@ -245,7 +247,8 @@ std::vector<BackwardTurn> ExecutorEstimator::backward_turns(const Strategy& s, i
   const EndCost& ends = costs_.ends(s);
   if (index == s.mesh.num_virtual_stages() - 1) {
     for (size_t i = ends.modules.size(); i-- > 0;) {
-      turns.push_back({.compute = ends.modules[i].backward});
+      turns.push_back({.compute = ends.modules[i].backward,
+                       .exchange = {.latency = 0, .transfer = ends.modules[i].gather}});
       add_layer(ends.modules[i].layer);
     }
     turns.push_back(
@@ -496,7 +499,8 @@ ExecutorEstimator::Stage& ExecutorEstimator::Stage::operator+=(const Stage& next
   backward += next.backward;
   recompute += next.recompute;
   backward_weights += next.backward_weights;
-  divided_more += next.divided_more;
+  divided_compute += next.divided_compute;
+  divided_exchange += next.divided_exchange;
   exchange_forward += next.exchange_forward;
   exchange_backward += next.exchange_backward;
   recompute_ahead += next.recompute_ahead;
@@ -560,12 +564,13 @@ std::vector<ChunkSeconds> ExecutorEstimator::pipeline(const Strategy& s,
     const Stage& c = chunks[static_cast<size_t>(i)];
     const double weights = slower * c.backward_weights;
     const double whole = slower * (c.backward + c.recompute) + c.exchange_backward;
-    seconds.push_back({.forward = slower * c.forward + c.exchange_forward,
-                       .backward_input = whole - weights + slower * c.divided_more,
-                       .backward_weights = weights,
-                       .backward = whole,
-                       .ahead = i + 1 < num_chunks ? c.recompute_ahead : 0,
-                       .copy = c.kept_bytes / host_bytes_per_second(cluster_)});
+    seconds.push_back(
+        {.forward = slower * c.forward + c.exchange_forward,
+         .backward_input = whole - weights + slower * c.divided_compute + c.divided_exchange,
+         .backward_weights = weights,
+         .backward = whole,
+         .ahead = i + 1 < num_chunks ? c.recompute_ahead : 0,
+         .copy = c.kept_bytes / host_bytes_per_second(cluster_)});
     if (i + 1 < num_chunks) seconds.back().send_forward = message(i, i + 1);
     if (i > 0) seconds.back().send_backward = message(i, i - 1);
   }
@@ -600,9 +605,11 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
   double until_norm = 0, optimizer = 0, compute = 0;  // compute: of one pipeline, all stages
   double longest_pass = 0;
   size_t busiest = 0;
-  const bool divides = strategy::splits_backward(s.schedule);
+  // DualPipeV leaves most of its backwards whole.
+  const bool divides =
+      strategy::splits_backward(s.schedule) && s.schedule != strategy::PipelineSchedule::kDualPipeV;
   const auto backward = [&](const Stage& stage) {
-    return stage.backward + (divides ? stage.divided_more : 0);
+    return stage.backward + (divides ? stage.divided_compute : 0);
   };
   std::vector<double> busy(stages.size());  // of one micro-batch
   for (size_t i = 0; i < seconds.size(); ++i)
@@ -662,7 +669,8 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
   estimate.time = {.forward = m * of.forward,
                    .backward = m * backward(of),
                    .recompute = m * of.recompute,
-                   .exchange = m * (of.exchange_forward + of.exchange_backward),
+                   .exchange = m * (of.exchange_forward + of.exchange_backward +
+                                    (divides ? of.divided_exchange : 0)),
                    .reductions = of.slowed + of.reductions,
                    .update = of.norm + statistics + of.optimizer,
                    .offload = std::max(0.0, updated[busiest] - of.optimizer)};
@@ -686,7 +694,7 @@ PassSeconds ExecutorEstimator::exact_pass_seconds(const Strategy& s) {
   pass.embedding = ends.embedding_forward + ends.embedding_backward;
   pass.head = ends.head.forward + ends.head.backward + ends.head.gather;
   for (const HeadCost& module : ends.modules)
-    pass.head += module.forward + module.backward + of_layer(module.layer);
+    pass.head += module.forward + module.backward + module.gather + of_layer(module.layer);
   return pass;
 }
 

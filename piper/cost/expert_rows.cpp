@@ -80,17 +80,19 @@ int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
   const model::FeedForward& ff = model_.layers[static_cast<size_t>(layer)].feed_forward;
   const int64_t sharers = strategy::ranks_per_routed_token_set(strategy_) *
                           (strategy::divides_rows(strategy_) ? strategy_.mesh.tp : 1);
-  double rows = static_cast<double>(strategy_.micro_batch_sequences * strategy_.sequence / sharers *
-                                    ff.top_k);
+  // A capacity drops padding.
+  const int64_t trained = model_.trained_positions(layer, strategy_.sequence);
+  const int64_t positions = strategy_.capacity.is_limited() ? trained : strategy_.sequence;
+  double rows =
+      static_cast<double>(strategy_.micro_batch_sequences * positions / sharers * ff.top_k);
   if (!load_.kept.empty()) rows *= load_.kept[static_cast<size_t>(layer)];
   const std::vector<double>& share = load_.share[static_cast<size_t>(layer)];
   const int64_t wanted =
       std::llround(rows * (share.empty() ? 1.0 / static_cast<double>(ff.num_experts)
                                          : share[static_cast<size_t>(expert)]));
   if (!strategy_.capacity.is_limited()) return wanted;
-  const int64_t capacity = strategy::expert_capacity(
-      strategy_.capacity.factor, model_.trained_positions(layer, strategy_.sequence), ff.top_k,
-      ff.num_experts);
+  const int64_t capacity =
+      strategy::expert_capacity(strategy_.capacity.factor, trained, ff.top_k, ff.num_experts);
   return std::min(wanted, strategy_.micro_batch_sequences * capacity / sharers);
 }
 
@@ -275,7 +277,8 @@ ExpertLoad load_of(const model::Model& model, const strategy::Strategy& strategy
     const int64_t top_k = model.layers[static_cast<size_t>(layer)].feed_forward.top_k;
     if (strategy.capacity.is_limited())
       load.kept[static_cast<size_t>(layer)] =
-          total / static_cast<double>(strategy.global_batch_sequences * strategy.sequence * top_k);
+          total / static_cast<double>(strategy.global_batch_sequences *
+                                      model.trained_positions(layer, strategy.sequence) * top_k);
   }
   return load;
 }

@@ -82,10 +82,14 @@ SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequ
   if (layer < 0) return work;
   const model::FeedForward& ff = model.layers[static_cast<size_t>(layer)].feed_forward;
   if (!ff.is_moe()) return work;
-  const int64_t capacity = strategy::expert_capacity(
-      capacity_factor, model.trained_positions(layer, sequence), ff.top_k, ff.num_experts);
+  // A capacity drops padding.
+  const int64_t trained = model.trained_positions(layer, sequence);
+  const int64_t capacity =
+      strategy::expert_capacity(capacity_factor, trained, ff.top_k, ff.num_experts);
+  const int64_t tokens =
+      capacity_factor > 0 ? work.routed_tokens() * trained / sequence : work.routed_tokens();
   const int64_t all_rows =
-      std::min(work.routed_tokens() * ff.top_k, sequences * ff.num_experts * capacity / by.routed);
+      std::min(tokens * ff.top_k, sequences * ff.num_experts * capacity / by.routed);
   work.rows = (all_rows + by.rows - 1) / by.rows;
   work.others_rows = all_rows - work.rows;
   work.received_rows = work.rows * work.receivers();
@@ -352,8 +356,8 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
         .compute = again.recompute + backward.recompute,
         .ahead = again.ahead + backward.ahead,
         .exchange = again.waiting + backward.waiting,
-        .divided_more = input.compute + input.waiting + cost.backward_weights -
-                        (backward.compute + backward.waiting),
+        .divided_compute = input.compute + cost.backward_weights - backward.compute,
+        .divided_exchange = input.waiting - backward.waiting,
         .memory = layer_memory(model_, layer, work, passes, cost.exchange_scratch)};
   }
   return cost;
@@ -415,7 +419,7 @@ HeadCost LayerCosts::make_head(int32_t layer, const strategy::Strategy& s) const
     cost.forward += seconds(Phase::kForward);
     cost.backward += backward;
     cost.backward_weights += weights;
-    cost.divided_more += seconds(Phase::kBackwardInput) + weights - backward;
+    cost.divided_compute += seconds(Phase::kBackwardInput) + weights - backward;
   };
   add(SegmentKind::kHead);
   if (layer < 0) return cost;

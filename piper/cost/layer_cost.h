@@ -27,7 +27,7 @@ struct RecomputeCost {
   double ahead = 0;    // the part of compute and exchange that needs no gradient and comes first
   double exchange =
       0;  // waiting: rows that travel again, and both exchanges back, less what hides them
-  double divided_more = 0;  // that a backward takes in two parts, waiting included
+  double divided_compute = 0, divided_exchange = 0;  // that a backward takes more in two parts
   LayerMemory memory;
 };
 
@@ -49,7 +49,7 @@ struct HeadCost {
   int32_t layer = -1;  // of the module
   double forward = 0, backward = 0;
   double backward_weights = 0;  // part of `backward`
-  double divided_more = 0;      // that it takes in two parts
+  double divided_compute = 0;   // that it takes more in two parts
   SegmentBytes head, join;
   int64_t hidden_bytes = 0;    // of the x that it reads
   int64_t gradient_bytes = 0;  // of x, as its backward leaves it: that of own tokens

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <piper/export/export.h>
 #include <piper/export/offers.h>
 
@@ -7,8 +8,16 @@ Exported export_strategy(Trainer trainer, const model::Model& model,
                          const strategy::Strategy& strategy) {
   const TrainerTraits& t = traits(trainer);
   Exported exported = t.write(model, strategy);
-  const std::vector<std::string> lacking =
-      not_offered(t.software, cost::load_trainer(t.profile).offers, strategy);
+  const cost::Offers offers = cost::load_trainer(t.profile).offers;
+  // One stage computes the same in one part or in two.
+  strategy::Strategy offered = strategy;
+  if (strategy.mesh.pp == 1 && !offers.has(strategy.schedule, 1) &&
+      strategy.schedule == strategy::PipelineSchedule::kZbH1) {
+    offered.schedule = strategy::PipelineSchedule::k1F1B;
+    exported.differs.push_back(fmt::format(
+        "schedule zb-h1 without a pipeline: {} computes each backward whole", t.software));
+  }
+  const std::vector<std::string> lacking = not_offered(t.software, offers, offered);
   exported.cannot.insert(exported.cannot.end(), lacking.begin(), lacking.end());
   if (!exported.cannot.empty()) exported.text.clear();
   return exported;

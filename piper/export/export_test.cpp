@@ -263,7 +263,9 @@ std::vector<AxisValue> axis_values() {
 }
 
 bool is_offered(const cost::Offers& offers, const Strategy& s, const std::string& axis) {
-  if (axis == "schedule ") return offers.has(s.schedule, s.mesh.pp);
+  if (axis == "schedule ")
+    return offers.has(s.schedule, s.mesh.pp) ||
+           (s.mesh.pp == 1 && s.schedule == PipelineSchedule::kZbH1);
   if (axis == "zero ") return offers.has_zero(s.zero, s.mesh.pp);
   if (axis == "offload ") return offers.has_offload_of(s);
   if (axis == "recompute ") return offers.has(s.recompute);

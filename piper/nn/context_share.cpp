@@ -37,6 +37,7 @@ at::Tensor RingStep::keys(const at::Tensor& x, int64_t dimension) const {
 }
 
 at::Tensor ContextShare::in_order(const at::Tensor& by_rank_TC, int64_t sequences) const {
+  if (count == 1) return by_rank_TC.unflatten(0, {sequences, -1});
   const int64_t part = by_rank_TC.size(0) / (2 * count * sequences), width = by_rank_TC.size(1);
   const at::Tensor from = by_rank_TC.view({count, sequences, 2, part, width});
   const at::Tensor to = at::empty({sequences, 2 * count, part, width}, by_rank_TC.options());
@@ -47,6 +48,7 @@ at::Tensor ContextShare::in_order(const at::Tensor& by_rank_TC, int64_t sequence
 }
 
 at::Tensor ContextShare::by_rank(const at::Tensor& in_order_BSC) const {
+  if (count == 1) return in_order_BSC.flatten(0, 1);
   const int64_t sequences = in_order_BSC.size(0), width = in_order_BSC.size(2);
   const int64_t part = in_order_BSC.size(1) / (2 * count);
   const at::Tensor from = in_order_BSC.unflatten(1, {2 * count, part});

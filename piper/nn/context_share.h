@@ -22,7 +22,7 @@ struct ContextShare {
   // divide S (PIPER_CHECK).
   at::Tensor own(const at::Tensor& x_BS) const;
   // What all ranks hold of `sequences` sequences, one rank after the other, [B S, C], to the order
-  // of the sequences, [B, S, C]; and back. In new storage.
+  // of the sequences, [B, S, C]; and back. In new storage, but for one rank.
   at::Tensor in_order(const at::Tensor& by_rank_TC, int64_t sequences) const;
   at::Tensor by_rank(const at::Tensor& in_order_BSC) const;
 };

@@ -13,11 +13,11 @@ namespace {
 // its tokens, on one of the ranks of context parallelism.
 SequenceSpan span_of(const GateBlock& block, int64_t tokens, int64_t sequence) {
   if (tokens % sequence == 0)
-    return {.sequence = sequence, .num_sequences = tokens / sequence, .padding = block.padding};
+    return {.sequence = sequence, .num_sequences = tokens / sequence, .padding = block.own_padding};
   return {.sequence = sequence,
           .first_token = block.share.index * tokens,
           .num_sequences = block.share.count * tokens / sequence,
-          .padding = block.padding};
+          .padding = block.own_padding};
 }
 
 // Of rows [T, ..] by token, those of padding.
@@ -46,7 +46,7 @@ Amount auxiliary_loss(const GateBlock& block, const at::Tensor& gradient_BE,
                       const at::Tensor& scores_TE, int64_t sequence) {
   const at::Tensor probabilities = block.sigmoid ? scores_TE / scores_TE.sum(1, true) : scores_TE;
   const at::Tensor sums = probabilities.unflatten(0, {-1, sequence})
-                              .narrow(1, 0, sequence - block.padding)
+                              .narrow(1, 0, sequence - block.own_padding)
                               .sum(1)
                               .to(at::kDouble);
   return Amount((sums * gradient_BE).sum());
@@ -128,25 +128,24 @@ at::Tensor chosen_experts(const GateBlock& block, const at::Tensor& scores_TE) {
   return expert_TK;
 }
 
-// Of own copies, which a capacity of all ranks' choices drops.
+// Of own copies, which a capacity of all ranks' choices drops. These lie by rank of those that share
+// matrices, then by rank of those that share sequences.
 std::vector<char> dropped_of_own(const GateBlock& block, const at::Tensor& choices, int64_t tokens,
                                  int64_t num_experts, int64_t sequence, double tie) {
-  const int64_t held = choices.size(0) / block.context.count;  // of a rank of context parallelism
   const int64_t sequences = choices.size(0) / sequence;
-  const std::vector<char> dropped =
-      beyond_capacity(block.context.in_order(choices, sequences), num_experts, block.untrained,
-                      block.capacity, tie);
-  at::Tensor own =
-      block.context.own(at::arange(choices.size(0), at::kLong).view({sequences, sequence}))
-          .reshape({-1});
-  if (held != tokens) own = block.share.own(own);
-  PIPER_CHECK(own.size(0) == tokens, "choices of other tokens than these");
-  std::vector<char> of_own;
-  for (int64_t t = 0; t < tokens; ++t) {
-    const auto first = dropped.begin() + own.const_data_ptr<int64_t>()[t] * block.top_k;
-    of_own.insert(of_own.end(), first, first + block.top_k);
-  }
-  return of_own;
+  const int64_t sharers = choices.size(0) / (block.context.count * tokens);
+  PIPER_CHECK(sharers == 1 || sharers == block.share.count, "choices of other tokens than these");
+  const at::Tensor by_rank =
+      choices.view({sharers, block.context.count, tokens, -1}).transpose(0, 1).flatten(0, 2);
+  const std::vector<char> dropped = beyond_capacity(
+      block.context.in_order(by_rank, sequences), num_experts, block.padding, block.capacity, tie);
+  const at::Tensor mask = at::empty({sequences, sequence, block.top_k}, at::kChar);
+  std::ranges::copy(dropped, mask.data_ptr<int8_t>());
+  at::Tensor own = block.context.own(mask).flatten(0, 1);
+  if (sharers > 1) own = block.share.own(own);
+  const at::Tensor flat = own.contiguous();
+  const auto* first = flat.const_data_ptr<int8_t>();
+  return {first, first + flat.numel()};
 }
 
 }  // namespace
@@ -172,6 +171,9 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
   const at::Tensor expert_TK = chosen_experts(block, s.scores_TE);
   const int64_t own_sequence = sequence / block.context.count;
   const SequenceSpan span = span_of(block, x1_TD.size(0), own_sequence);
+  const bool is_shared = block.context.count > 1 || x1_TD.size(0) % sequence != 0;
+  PIPER_CHECK(choices.defined() == (is_shared && block.capacity.is_limited()),
+              "a capacity of shared sequences is that of all ranks' choices");
   const double tie = capacity_tie(x1_TD.scalar_type());
   const std::vector<char> dropped =
       choices.defined()
@@ -181,7 +183,6 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
                                    block.capacity, tie, block.places, dropped);
   GateOutput out;
   out.chosen = sum_over_sequences(order.sequence_counts, static_cast<size_t>(s.scores_TE.size(1)));
-  const bool is_shared = block.context.count > 1 || x1_TD.size(0) % sequence != 0;
   const auto counts_BE = [&] {
     if (order.sequence_counts_BE.defined()) return order.sequence_counts_BE;
     return at::tensor(at::ArrayRef<int64_t>(order.sequence_counts))
@@ -190,10 +191,10 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
   };
   at::Tensor auxiliary_BE;
   if (block.auxiliary != 0 && tape != nullptr && !is_shared) {
-    auxiliary_BE = auxiliary_gradient(block, counts_BE(), sequence - block.untrained, s.scores_TE);
+    auxiliary_BE = auxiliary_gradient(block, counts_BE(), sequence - block.padding, s.scores_TE);
     out.auxiliary_loss = auxiliary_loss(block, auxiliary_BE, s.scores_TE, sequence);
   }
-  if (s.lse_T.defined()) out.z_loss = z_loss_(block, s.lse_T, span, sequence - block.untrained);
+  if (s.lse_T.defined()) out.z_loss = z_loss_(block, s.lse_T, span, sequence - block.padding);
   if (tape != nullptr) tape->saved = {s.kept_TE, expert_TK, auxiliary_BE, s.lse_T};
   const at::Tensor shared_counts_BE = is_shared ? counts_BE() : at::Tensor();
   s.scores_TE.reset();  // before there are rows
@@ -238,7 +239,7 @@ GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_ro
   const SequenceSpan span = span_of(block, tokens, chunks.front()->sequence);
   if (block.auxiliary != 0 && sequence_counts.defined()) {
     auxiliary_BE = auxiliary_gradient(
-        block, sequence_counts, span.sequence * block.context.count - block.untrained, g_logits_TE);
+        block, sequence_counts, span.sequence * block.context.count - block.padding, g_logits_TE);
     const bool are_logits = block.sigmoid && tape.saved.at(3).defined();
     out.auxiliary_loss = auxiliary_loss_of_part(
         block, auxiliary_BE, are_logits ? g_logits_TE.sigmoid() : g_logits_TE, span);

@@ -77,8 +77,8 @@ struct GateBlock {
   double auxiliary = 0;                    // coefficient / global_sequences
   double z_loss = 0;                       // c / global_sequences
   strategy::Capacity capacity;             // of every expert
-  int64_t untrained = 0;      // of every sequence's positions, those of a module's that are padding
-  int64_t padding = 0;        // of these, how many are here: the last of every sequence's
+  int64_t padding = 0;      // the last positions of a sequence, from which a module does not learn
+  int64_t own_padding = 0;  // of a sequence's tokens on this rank, the last so many are padding
   bool deduplicated = false;  // rows are tokens (Routing::deduplicated)
   ExpertPlaces places;        // where rows are sent to; empty: plain
   Weight* norm = nullptr;

@@ -22,14 +22,23 @@ at::Tensor moved_left(const at::Tensor& values_BS, int64_t depth, int64_t fill) 
   return moved_BS;
 }
 
-at::Tensor join(const MtpBlock& block, const at::Tensor& h_TD, const at::Tensor& tokens_T) {
-  at::Tensor joined_T2D = at::empty({h_TD.size(0), 2 * h_TD.size(1)}, h_TD.options());
+at::Tensor empty_join(const at::Tensor& h_TD) {
+  return at::empty({h_TD.size(0), 2 * h_TD.size(1)}, h_TD.options());
+}
+
+void join_out(const at::Tensor& joined_T2D, const MtpBlock& block, const at::Tensor& h_TD,
+              const at::Tensor& tokens_T) {
   {
     const at::Tensor e_TD = block.embedding->value.index_select(0, tokens_T);
     rms_norm_out(embedding_half(joined_T2D), e_TD, block.embedding_norm->value, block.epsilon);
   }
   const at::Tensor state_TD = rms_norm(h_TD, block.previous_norm->value, block.epsilon);
   rms_norm_out(state_half(joined_T2D), state_TD, block.state_norm->value, block.epsilon);
+}
+
+at::Tensor join(const MtpBlock& block, const at::Tensor& h_TD, const at::Tensor& tokens_T) {
+  const at::Tensor joined_T2D = empty_join(h_TD);
+  join_out(joined_T2D, block, h_TD, tokens_T);
   return joined_T2D;
 }
 
@@ -66,16 +75,16 @@ at::Tensor mtp_join_backward(MtpBlock& block, const at::Tensor& gx_TD, const at:
                              const at::Tensor& h_TD, const at::Tensor& tokens_T, Tape& tape) {
   const TensorShare& counted = block.counted;
   const at::Tensor own_tokens_T = counted.own(tokens_T);
-  at::Tensor joined_T2D;
+  const at::Tensor joined_T2D = empty_join(h_TD);
   if (tape.defers_weights) {
-    joined_T2D = at::empty({gx_TD.size(0), 2 * gx_TD.size(1)}, gx_TD.options());
     tape.weights_part([&block, gx_TD, h_TD, own_tokens_T] {
       add_projection_gradient(block, block.counted.own(gx_TD),
                               join(block, block.counted.own(h_TD), own_tokens_T));
     });
   } else {
-    joined_T2D = join(block, h_TD, tokens_T);
-    add_projection_gradient(block, counted.own(gx_TD), counted.own(joined_T2D));
+    const at::Tensor own_T2D = counted.own(joined_T2D);
+    join_out(own_T2D, block, counted.own(h_TD), own_tokens_T);
+    add_projection_gradient(block, counted.own(gx_TD), own_T2D);
   }
   product_out(joined_T2D, gx_TD, block.projection->value);  // now its gradient
   embedding_half_backward(block, counted.own(embedding_half(joined_T2D)), own_tokens_T);

@@ -400,8 +400,8 @@ void declare_module(const model::Model& model, int32_t layer, const StageShare& 
   block.head.table = blocks.head.table;
   if (!share.divides_tokens) block.counted = share.tensor;
   // The ends of all sequences are with the first of the ranks that share them (ContextShare).
-  blocks.layers[layer].gate.untrained = block.depth;
-  blocks.layers[layer].gate.padding = share.context.index == 0 ? block.depth : 0;
+  blocks.layers[layer].gate.padding = block.depth;
+  blocks.layers[layer].gate.own_padding = share.context.index == 0 ? block.depth : 0;
   block.previous_norm =
       block.depth == 1 ? blocks.head.norm : blocks.modules.at(layer - 1).head.norm;
   block.projection = to.matrix(layer, prefix + "eh_proj.weight", model.hidden, 2 * model.hidden);

@@ -130,7 +130,7 @@ DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
                          double tie = capacity_tie(at::kFloat), const ExpertPlaces& places = {},
                          std::span<const char> dropped = {});
 // The same choice of what a capacity drops, by copy, from experts and weights side by side,
-// [B, S, 2k] of the main type. `padding`: of every sequence's tokens, the last.
+// [B, S, 2k] of the main type. The last `padding` positions of a sequence count in nothing.
 std::vector<char> beyond_capacity(const at::Tensor& choices_BSC, int64_t num_experts,
                                   int64_t padding, const strategy::Capacity& capacity, double tie);
 // The same rows by chunks of the tokens (strategy::token_chunk): `token` counts from the chunk's

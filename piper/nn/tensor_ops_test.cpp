@@ -2,6 +2,9 @@
 #include <piper/nn/tensor_ops.h>
 
 #include <cmath>
+#include <span>
+#include <utility>
+#include <vector>
 
 namespace piper::nn {
 namespace {
@@ -329,6 +332,51 @@ TEST_CASE(
         weights[0].mul_(0.99);
         CHECK(at::equal(kept(weights), at::tensor({1, 2, 5}, at::kInt)));
       }
+}
+
+TEST_CASE("choices side by side drop what whole sequences drop, padding and all") {
+  const int64_t sequences = 3, sequence = 9, k = 2, experts = 4;
+  at::manual_seed(7);
+  const at::Tensor p = at::softmax(at::randn({sequences * sequence, experts}, at::kDouble), -1);
+  const at::Tensor expert = at::empty({p.size(0), k}, at::kInt);
+  choose_experts_out(expert, p);
+  const at::Tensor weights = p.gather(1, expert.to(at::kLong));
+  const at::Tensor choices =
+      at::cat({expert.to(at::kDouble), weights}, 1).view({sequences, sequence, 2 * k});
+  for (const int64_t padding : {0, 2})
+    for (const strategy::Drop drop : {strategy::Drop::kProbability, strategy::Drop::kPosition}) {
+      CAPTURE(padding);
+      const strategy::Capacity capacity{.factor = 0.8, .drop = drop};
+      const SequenceSpan span{.sequence = sequence, .num_sequences = sequences, .padding = padding};
+      const DispatchOrder whole = order_rows(p, expert, span, false, 1, capacity);
+      const std::vector<char> dropped =
+          beyond_capacity(choices, experts, padding, capacity, capacity_tie(at::kFloat));
+      const at::Tensor flat = whole.position.reshape({-1});
+      REQUIRE(flat.numel() == std::ssize(dropped));
+      int64_t num_dropped = 0, num_counted = 0;
+      for (int64_t i = 0; i < flat.numel(); ++i) {
+        CHECK((flat[i].item<int>() < 0) == (dropped[static_cast<size_t>(i)] != 0));
+        num_dropped += dropped[static_cast<size_t>(i)] != 0 ? 1 : 0;
+      }
+      CHECK(num_dropped > k * sequences * padding);
+      for (const int64_t count : whole.sequence_counts) num_counted += count;
+      CHECK(num_counted == k * sequences * (sequence - padding));
+      // Of parts that begin and end inside sequences.
+      int64_t num_rows = 0;
+      for (const auto& [first, tokens] : {std::pair<int64_t, int64_t>{0, 13}, {13, 14}}) {
+        const DispatchOrder part = order_rows(
+            p.narrow(0, first, tokens).contiguous(), expert.narrow(0, first, tokens).contiguous(),
+            {.sequence = sequence,
+             .first_token = first,
+             .num_sequences = sequences,
+             .padding = padding},
+            false, 1, capacity, capacity_tie(at::kFloat), {},
+            std::span(dropped).subspan(static_cast<size_t>(first * k),
+                                       static_cast<size_t>(tokens * k)));
+        num_rows += part.token.size(0);
+      }
+      CHECK(num_rows == whole.token.size(0));
+    }
 }
 
 TEST_CASE("of groups that are equal the lower one is among the best") {

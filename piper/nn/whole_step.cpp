@@ -151,18 +151,19 @@ double capacity_margin(std::vector<double> weights, int64_t rows) {
   return least;
 }
 
+// `trained`: of every sequence's positions, those before its padding.
 double capacity_margin(const model::FeedForward& f, const at::Tensor& scores_TE,
-                       const at::Tensor& expert_TK, int64_t sequence,
+                       const at::Tensor& expert_TK, int64_t sequence, int64_t trained,
                        const strategy::Capacity& capacity) {
   double least = std::numeric_limits<double>::infinity();
   if (!capacity.is_limited() || capacity.drop != strategy::Drop::kProbability) return least;
-  const int64_t rows = strategy::expert_capacity(capacity.factor, sequence, f.top_k, f.num_experts);
+  const int64_t rows = strategy::expert_capacity(capacity.factor, trained, f.top_k, f.num_experts);
   at::Tensor weights_TK = scores_TE.gather(1, expert_TK.to(at::kLong));
   if (f.normalise_top_k) weights_TK = weights_TK / weights_TK.sum(1, true);
   for (int64_t first = 0; first < scores_TE.size(0); first += sequence)
     for (int64_t e = 0; e < f.num_experts; ++e) {
-      const at::Tensor of_expert = weights_TK.narrow(0, first, sequence)
-                                       .masked_select(expert_TK.narrow(0, first, sequence).eq(e))
+      const at::Tensor of_expert = weights_TK.narrow(0, first, trained)
+                                       .masked_select(expert_TK.narrow(0, first, trained).eq(e))
                                        .to(at::kDouble);
       const double* begin = of_expert.const_data_ptr<double>();
       least = std::min(least, capacity_margin({begin, begin + of_expert.numel()}, rows));
@@ -273,7 +274,8 @@ class Step {
     margin_.selection = std::min(
         margin_.selection, selection_margin(f, scores_TE, group_[rank]->selection_bias(layer)));
     margin_.capacity = std::min(
-        margin_.capacity, capacity_margin(f, scores_TE, tape.saved.at(1), sequence_, capacity_));
+        margin_.capacity, capacity_margin(f, scores_TE, tape.saved.at(1), sequence_,
+                                          model_.trained_positions(layer, sequence_), capacity_));
   }
 
   void backward(int32_t layer, Tensors& g) {

@@ -16,7 +16,7 @@ namespace {
 
 using strategy::Strategy;
 
-constexpr int64_t kMostPlays = 32;
+constexpr int64_t kMostFollowing = 24;  // plays of those whom slower ones let up
 
 bool quicker(const Candidate& a, const Candidate& b) { return a.step_seconds() < b.step_seconds(); }
 
@@ -110,11 +110,12 @@ void play_ranked(const Request& r, Plan& plan, int64_t count) {
   join(plan, kinds, std::numeric_limits<double>::infinity());
   // Whom playing slows down lets others up, who are played in their turn. Nobody among the first
   // leaves them unplayed, so that all of them can be played at once.
-  for (int64_t plays = 0; plays < kMostPlays;) {
-    std::vector<Candidate*> next = next_played(*estimator, plan, kinds, count, kMostPlays - plays);
+  const int64_t most = count + std::ssize(kinds) + kMostFollowing;
+  for (int64_t plays = 0; plays < most;) {
+    std::vector<Candidate*> next = next_played(*estimator, plan, kinds, count, most - plays);
     if (next.empty()) {
       join_front(plan);
-      next = next_played(*estimator, plan, kinds, count, kMostPlays - plays);
+      next = next_played(*estimator, plan, kinds, count, most - plays);
     }
     if (next.empty()) break;
     share_items(

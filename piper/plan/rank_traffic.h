@@ -20,7 +20,8 @@
 //                          prediction
 //
 // Held to the exact bytes of cost/sent_bytes.h by a test, where the runtime executes the strategy.
-// What it leaves out: counts, statistics, rows that cross once for several experts, uneven loads.
+// What it leaves out: counts, choices of experts, statistics, rows that cross once for several
+// experts, uneven loads.
 #pragma once
 
 #include <piper/model/model.h>

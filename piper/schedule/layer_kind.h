@@ -31,7 +31,7 @@ struct LayerKind {
   // Of a mixture: ranks that divide tokens hold parts of a sequence, whose choices are counted
   // (tensor-, context-parallel ones).
   bool counts_sequences = false, counts_context = false;
-  bool shares_capacity = false;  // of these, whether a capacity is that of the whole sequences
+  bool shares_capacity = false;  // a capacity is that of sequences whose choices are counted so
   bool shares_experts = false, gathers_rows = false;
   bool divides_rows = false;    // of a mixture: strategy::divides_rows
   bool fuses_exchange = false;  // of a mixture: strategy::fuses_exchange

@@ -70,9 +70,10 @@ enum class SegmentKind : uint8_t {
   // Communication, of the layer whose matrices, sequences or weights are divided:
   kTensor,          // gathers and sums of ranks that share a layer's matrices
   kSequenceCounts,  // experts' choices by sequence, summed over ranks that share its tokens
-  // gathers of what kChoose makes, over ranks that share matrices, and a sequence
-  kTensorChoices,
+  // gathers of what kChoose makes, over ranks that share a sequence, then over those that share
+  // matrices
   kContextChoices,
+  kTensorChoices,
   kExpertTensor,  // the same of ranks that share an expert's
   // gathers of rows that ranks which route the same tokens divide (moe_layer/divided_rows.h)
   kDividedRows,
@@ -138,8 +139,8 @@ enum class SlotKind : uint8_t {
   kDeferred,         // of a backward in two parts: what the weights' needs beside the tape's bytes
   kPartial,          // what this rank's part of the matrices gives: the ranks' sum is what is meant
   kSequenceChoices,  // of all ranks that share the tokens of a sequence, [B, E] of 8 bytes
-  // Experts and weights, [T, 2k] of the main type: of kChoose of own tokens, of kTensorChoices and
-  // kContextChoices of all that have been gathered, by rank.
+  // Experts and weights, [T, 2k] of the main type: of kChoose of own tokens, of kContextChoices and
+  // then kTensorChoices of all that have been gathered, by rank.
   kTokenChoices,
   kQueries,          // of own tokens, [T, query width] (of kProjection)
   kQueriesGradient,  // the same
@@ -183,6 +184,7 @@ struct SlotMeaning {
 //   dense_mlp    F    x1                                           x, tape
 //                B    gradient(x), x1, tape                        gradient(x1)
 //   choose       F    x1                                           choices
+//   gathers      F    choices                                      choices of more ranks
 //   gate         F    x1 [, choices of all]                        rows, routing, tape
 //                B    rows gradient, routing gradient, gradient(x),
 //                     x1, routing, tape                            gradient(x1)

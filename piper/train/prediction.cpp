@@ -36,6 +36,7 @@ std::string component(const schedule::StepGraph& step, const graph::Task& task) 
     case graph::TaskKind::kReduceScatter:
     case graph::TaskKind::kRing:
     case graph::TaskKind::kStateCollective:
+      if (schedule::gathers_choices(step.segment(task).kind)) return "exchange, exposed";
       switch (schedule::axis_of(task.kind, step.segment(task).kind)) {
         case strategy::Axis::kTensor:
           return "tensor collective, exposed";

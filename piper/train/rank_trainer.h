@@ -82,7 +82,7 @@ struct StepOutcome {
   bool stop = false;     // some rank was asked to stop after this step
   bool skipped = false;  // loss or gradient not finite on some rank: no rank updated
   // How often each expert was chosen in this step, by layer (mixture layers only), and the rows it
-  // computed: without a capacity as many.
+  // computed: without a capacity as many. A module's padding is in neither.
   std::map<int32_t, std::vector<int64_t>> expert_counts, expert_rows;
   std::optional<double> dropped_fraction;  // of all choices; with a capacity
   double load_imbalance =

@@ -218,6 +218,25 @@ TEST_CASE("rows that ranks divide cross nodes once, and are counted as they are 
   }
 }
 
+TEST_CASE("choices that ranks tell each other are counted as predicted") {
+  for (const Case& c :
+       {Case{.mesh = {.cp = 2}, .recompute = strategy::Recompute::kFull, .capacity_factor = 1},
+        Case{.mesh = {.ep = 2, .tp = 2}, .capacity_factor = 1},
+        Case{.mesh = {.ep = 2, .tp = 2, .cp = 2}, .capacity_factor = 1},
+        Case{.mesh = {.ep = 2, .tp = 2, .cp = 2},
+        .capacity_factor = 1,
+        .precision = strategy::Precision::kBf16,
+        .sequence_parallel = false,
+        .moe_schedule = strategy::MoeSchedule::kParmS1}}) {
+    const Traffic traffic = run(c).traffic;
+    CAPTURE(to_text(traffic));
+    CHECK(traffic.num_unequal() == 0);
+    CHECK(std::ranges::any_of(traffic.rows, [](const TrafficRow& row) {
+      return row.what == "all-gather" && row.phase == "forward" && row.sent_bytes > 0;
+    }));
+  }
+}
+
 TEST_CASE("rows that ranks with parts of the same experts gather are counted as predicted") {
   using strategy::AllToAll;
   for (const Case& c :

@@ -282,7 +282,7 @@ void fits(StatementList& list, const Frontier& f) {
     const int64_t many = std::string_view(name) == "xmoe-super" ? 1024 : 256;
     const auto against = [&](const char* who, strategy::MoeSchedule beside_tp, const char* cause) {
       const Run other = best_without_pipeline(f, model, many, beside_tp, 2048);
-      const double ratio = run.mfu / other.mfu;
+      const double ratio = other.fits() ? run.mfu / other.mfu : 0;
       list.claim(
           fmt::format("{}: MFU on {} GPUs over that of {}'s axes on {}", name, devices, who, many),
           "VII-C", "2 to 3.5",

@@ -88,7 +88,7 @@ class ChunkedMixture {
     }
     gate_tape_ = p_.slot(kTape, kGate);
     writes.push_back(gate_tape_);
-    choose_experts(p_, kind_, x1_, writes);
+    write_gate(p_, kind_, x1_, writes);
     sequence_counts_ = sum_sequence_counts(p_, kind_, chunks_.front().routing);
     if (kind_.exchanges_counts) f.exchange_counts(kind_.exchange_axis(), kGate, routings);
     if (kind_.counts_shared_rows) f.exchange_counts(Axis::kExpertTensor, kExpertTensor, routings);

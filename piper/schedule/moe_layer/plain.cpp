@@ -19,8 +19,7 @@ void exchange(LayerPass& pass, const LayerKind& kind, SegmentKind whose, Share s
 
 }  // namespace
 
-void choose_experts(LayerProgram& p, const LayerKind& kind, LayerSlot x1,
-                    const LayerSlotList& writes) {
+void write_gate(LayerProgram& p, const LayerKind& kind, LayerSlot x1, const LayerSlotList& writes) {
   LayerSlotList reads{x1};
   if (kind.shares_capacity) {
     LayerSlot choices = p.slot(kTokenChoices, kChoose);
@@ -30,8 +29,8 @@ void choose_experts(LayerProgram& p, const LayerKind& kind, LayerSlot x1,
       choices = p.slot(kTokenChoices, segment);
       p.forward.collective(graph::TaskKind::kAllGather, segment, {own}, {choices});
     };
-    if (kind.counts_sequences) gather(kTensorChoices);
     if (kind.counts_context) gather(kContextChoices);
+    if (kind.counts_sequences) gather(kTensorChoices);
     reads.push_back(choices);
   }
   p.forward.compute(kGate, reads, writes);
@@ -65,7 +64,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
     rows = p.slot(kRows, kGate);
     routing = p.slot(kRouting, kGate);
     gate_tape = p.slot(kTape, kGate);
-    choose_experts(p, kind, x1, {rows, routing, gate_tape});
+    write_gate(p, kind, x1, {rows, routing, gate_tape});
   }
   const auto count_shared_rows = [&] {
     if (!kind.counts_shared_rows) return;

@@ -10,9 +10,10 @@ namespace piper::schedule {
 // From x1 to the program's output, and from its gradient to that of x1, which is returned.
 LayerSlot write_plain_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot x1);
 
-// The gate's forward, and before it what it takes to know which of its tokens a capacity drops.
-void choose_experts(LayerProgram& program, const LayerKind& kind, LayerSlot x1,
-                    const LayerSlotList& writes);
+// Writes the gate's forward; where ranks share a capacity, before it their choices and the gathers
+// of them.
+void write_gate(LayerProgram& program, const LayerKind& kind, LayerSlot x1,
+                const LayerSlotList& writes);
 
 // What the sum of experts' choices by sequence is in, over all ranks that share the sequences of a
 // routing; none() where none do.
