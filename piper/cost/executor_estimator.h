@@ -11,7 +11,8 @@
 // Ranks that share cores (cluster.cores_per_node > 0): an expert group computes in ceil(ep / cores)
 // rounds, and the step takes not less than
 //
-//   compute of the node / cores + (ways - 1) / 2 x (F + B),   ways = stages that the cores can run at once,
+//   compute of the node / cores + (ways - 1) / 2 x (F + B),
+//   ways = stages that the cores can run at once,
 //
 // the second part being the cores that idle while the pipeline fills and drains. With several
 // chunks a rank or divided backwards the pipeline is played (pipeline_player.h), and in the place

@@ -113,10 +113,6 @@ std::vector<int64_t> sum_over_sequences(const std::vector<int64_t>& counts_BE, s
   return sums;
 }
 
-}  // namespace
-
-namespace {
-
 at::Tensor router_logits(const GateBlock& block, const at::Tensor& xn_TD) {
   return product(xn_TD, block.router->value.t()).to(main_type(xn_TD.scalar_type()));
 }
@@ -128,7 +124,7 @@ at::Tensor chosen_experts(const GateBlock& block, const at::Tensor& scores_TE) {
   return expert_TK;
 }
 
-// Of own copies, which a capacity of all ranks' choices drops. These lie by rank of those that share
+// Which of own copies a capacity drops. `choices`: of all ranks, by rank of those that share
 // matrices, then by rank of those that share sequences.
 std::vector<char> dropped_of_own(const GateBlock& block, const at::Tensor& choices, int64_t tokens,
                                  int64_t num_experts, int64_t sequence, double tie) {

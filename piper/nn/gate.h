@@ -30,9 +30,9 @@
 // scores P_i is the mean of p_i / sum_j p_j (DeepSeek-V3, eq. 17-20).
 //
 // Where ranks share a sequence's tokens (GateBlock::share, context), f needs the choices of all of
-// them: the forward leaves its own counts in Routing::sequence_counts, the caller sums them over the
-// ranks, and the loss is found by the backward. A capacity is that of whole sequences: each rank
-// makes its choices (choose_forward), reads those of all, and drops what all of them would.
+// them: the forward leaves its own counts in Routing::sequence_counts, the caller sums them over
+// the ranks, and the backward finds the loss. A capacity is that of whole sequences: each rank
+// makes its choices (choose_forward), reads those of all ranks, and drops what all would drop.
 //
 // Padding (nn/mtp.h) has rows like other tokens, which a capacity drops, and counts in nothing: not
 // among the choices, not in the losses. Its gradients are zero.

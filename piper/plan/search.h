@@ -14,7 +14,7 @@
 //   m x (work of all stages, nothing recomputed, no exchange) / pp
 //     > the time of the worst strategy that is kept
 //
-// and of the best of its family; a schedule, split and recomputation of it when m x its busiest
+// and of the best of its family and of its pipeline schedule; a schedule, split and recomputation of it when m x its busiest
 // stage, states and offload left out, is. A test compares with the plain enumeration. The bounds
 // hold because no strategy of that shape and depth does less work, and the busiest stage does at
 // least the mean.

@@ -131,11 +131,12 @@ bool tries_schedule(const Request& r, const Strategy& s, PipelineSchedule schedu
   if (!wanted(r.fixed.schedule, schedule) || !r.offers().has(schedule, s.mesh.pp) ||
       !is_tried(r, s, [&](Strategy& with) { with.schedule = schedule; }))
     return false;
-  // Without a pipeline GPipe only keeps more than 1F1B, and others need one; ZB-H1's weights' part
-  // computes beside exchanges.
+  // Without a pipeline GPipe only keeps more than 1F1B, and others need one. ZB-H1 hides reductions
+  // behind its weights' parts and computes more in two parts, which exact costs alone know.
   return s.mesh.pp > 1 || schedule == PipelineSchedule::k1F1B ||
-         schedule == PipelineSchedule::kZbH1 ||
-         (r.fixed.schedule && schedule == PipelineSchedule::kGPipe);
+         (schedule == PipelineSchedule::kZbH1 && r.has_exact_costs()) ||
+         (r.fixed.schedule &&
+          (schedule == PipelineSchedule::kGPipe || schedule == PipelineSchedule::kZbH1));
 }
 
 bool tries_chunks(const Request& r, const Strategy& s, int64_t vpp) {

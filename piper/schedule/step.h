@@ -74,7 +74,7 @@ enum class SegmentKind : uint8_t {
   // matrices
   kContextChoices,
   kTensorChoices,
-  kExpertTensor,  // the same of ranks that share an expert's
+  kExpertTensor,  // gathers and sums of ranks that share an expert's matrices
   // gathers of rows that ranks which route the same tokens divide (moe_layer/divided_rows.h)
   kDividedRows,
   kContext,        // keys and values, of ranks that share a sequence
@@ -433,16 +433,16 @@ StepGraph write_step(const model::Model& model, const strategy::Strategy& strate
 double num_tasks(const model::Model& model, const strategy::Strategy& strategy, int64_t num_ranks,
                  const ExecutionStyle& style = {});
 
-// Whether gathers and reduce-scatters of this kind are of hidden states, rows or keys and values,
-// and not of weights and gradients.
+constexpr bool gathers_choices(SegmentKind segment) {
+  return segment == SegmentKind::kTensorChoices || segment == SegmentKind::kContextChoices;
+}
+
+// Whether gathers and reduce-scatters of this kind are of hidden states, rows, keys and values or
+// choices of experts, and not of weights and gradients.
 constexpr bool moves_rows(SegmentKind segment) {
   return segment == SegmentKind::kTensor || segment == SegmentKind::kExpertTensor ||
          segment == SegmentKind::kDividedRows || segment == SegmentKind::kContext ||
-         segment == SegmentKind::kTensorChoices || segment == SegmentKind::kContextChoices;
-}
-
-constexpr bool gathers_choices(SegmentKind segment) {
-  return segment == SegmentKind::kTensorChoices || segment == SegmentKind::kContextChoices;
+         gathers_choices(segment);
 }
 
 // Whose ranks take part in a collective of a segment of this kind; the expert axis for exchanges.

@@ -8,8 +8,8 @@
 //             host waits, and then any stream goes on that its events allow, drawn from a seed
 //   allocator memory of a stream is given to the stream's next allocation at once
 //   order     a happens-before checker over streams and events: two operations that use the same
-//             bytes, one of which writes them, in an order that no event and no wait of the host says,
-//             are a race, whatever the order in which they ran
+//             bytes, one of which writes them, in an order that no event and no wait of the host
+//             says, are a race, whatever the order in which they ran
 //
 // One device, index 0. Everything is thread-safe. State is the process's, as libtorch's registries
 // are.
