@@ -112,7 +112,7 @@ void Control::Node::tick() {
   const Clock::duration interval = duration_of(options_.heartbeat_seconds), gap = now - last_tick_;
   last_tick_ = now;
   if (gap > 2 * interval) excuse(gap - interval);
-  beat();
+  beat(now);
   ticker_.expires_after(interval);
   ticker_.async_wait([this](const asio::error_code& error) {
     if (!error) tick();

@@ -218,10 +218,9 @@ class Hub final : public Control::Node {
         member.stream->send(FrameKind::kBeat, body);
   }
 
-  void beat() override {
+  void beat(Clock::time_point now) override {
     tell_activity();
     if (has_failed()) return;
-    const Clock::time_point now = Clock::now();
     for (const Member& member : members_) {
       if (member.stream == nullptr || member.left) continue;
       const double silent = std::chrono::duration<double>(now - member.heard).count();

@@ -118,10 +118,10 @@ class Member final : public Control::Node {
       stream_->send(FrameKind::kBeat, encode(events_.activity()));
   }
 
-  void beat() override {
+  void beat(Clock::time_point now) override {
     if (joining_ || hub_left_) return;
     tell_activity();
-    const double silent = std::chrono::duration<double>(Clock::now() - heard_).count();
+    const double silent = std::chrono::duration<double>(now - heard_).count();
     if (silent > options_.heartbeat_timeout_seconds)
       declare(Rank(0), hangs(hub_, activities_, silent));
   }

@@ -47,7 +47,9 @@ class Control::Node {
   virtual std::string local_address() const = 0;
 
  protected:
-  virtual void beat() = 0;  // every heartbeat: tells it, and looks who is late
+  // Every heartbeat: tells it, and looks who is late at the time when it began. Time in which this
+  // process stands still behind that is the next beat's to excuse.
+  virtual void beat(Clock::time_point now) = 0;
   virtual void tell_activity() = 0;
   // Adds to what was heard last: time in which this process stood still.
   virtual void excuse(Clock::duration stalled) = 0;
