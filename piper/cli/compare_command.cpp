@@ -196,7 +196,7 @@ Json to_json(const Side& side) {
   return {{"model", side.priced.model.name},
           {"cluster", side.priced.cluster.name},
           {"strategy", strategy::to_json(strategy)},
-          {"predicted", plan::to_json(side.prediction, strategy, side.trainer)}};
+          {"predicted", plan::to_json(side.prediction, side.priced.model, strategy, side.trainer)}};
 }
 
 // What makes the two plans answers to different questions; "" when they answer the same one.

@@ -86,7 +86,7 @@ Json to_json(const Flags& flags, const Answer& a) {
   Json json{{"model", a.priced.model.name},
             {"cluster", a.priced.cluster.name},
             {"strategy", strategy::to_json(strategy)},
-            {"predicted", plan::to_json(a.prediction, strategy, a.trainer)},
+            {"predicted", plan::to_json(a.prediction, a.priced.model, strategy, a.trainer)},
             {"outside_measured", cluster::to_json(a.outside)}};
   if (a.prediction.estimate.exact) {
     const cost::EffectiveMfu effective =
@@ -182,7 +182,7 @@ void print_text(const Flags& flags, const Answer& a) {
   const strategy::Strategy& s = a.priced.strategy;
   fmt::print("{} on {}: {}\npriced {}\n", a.priced.model.name, a.priced.cluster.name,
              plan::describe(s), run_by(a.trainer, a.prediction.estimate.exact != nullptr));
-  for (const std::string& line : strategy::not_runnable(s))
+  for (const std::string& line : strategy::untrainable(a.priced.model, s))
     fmt::print("not for this Piper's runtime: {}\n", line);
   print_prediction(a.prediction);
   fmt::print("{}", to_text(a.fit()));

@@ -8,6 +8,7 @@
 #include <piper/cli/read_model.h>
 #include <piper/cli/subcommand.h>
 #include <piper/model/import.h>
+#include <piper/model/trainable.h>
 #include <piper/report/progress.h>
 #include <piper/runtime/bench_device.h>
 #include <piper/runtime/player.h>
@@ -40,7 +41,8 @@ train::Corpus part_of(const train::Corpus& corpus, const Flags& flags) {
 int run(const Flags& flags) {
   const runtime::BenchDevice device = runtime::parse_bench_device(flags.device);
   const model::Model model = read_model(flags.weights, flags.ignore);
-  if (const auto problems = nn::untrainable(model); !problems.empty()) throw InvalidInput(problems);
+  if (const auto problems = model::untrainable(model); !problems.empty())
+    throw InvalidInput(problems);
   const train::WeightFolder folder(flags.weights);
   train::check_weights(folder, model);
   const train::Corpus corpus = part_of(load_corpus(flags.data, model.vocabulary), flags);

@@ -10,6 +10,7 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/cost/mfu.h>
 #include <piper/model/count.h>
+#include <piper/model/trainable.h>
 #include <piper/plan/excluded.h>
 #include <piper/plan/moe_schedule_axis.h>
 #include <piper/plan/reduction_axis.h>
@@ -82,7 +83,8 @@ void print_ranking(const plan::Request& r, const std::vector<Candidate>& ranked,
                           format_bytes(c.estimate.peak_bytes),
                           format_percent(c.estimate.time.bubble / c.estimate.seconds)});
     if (!all_run)
-      table.rows.back().push_back(strategy::not_runnable(c.strategy).empty() ? "yes" : "no");
+      table.rows.back().push_back(strategy::untrainable(*r.model, c.strategy).empty() ? "yes"
+                                                                                      : "no");
     if (!loaded || !c.under_load) continue;
     for (const double seconds :
          {c.under_load->seconds.mean, c.under_load->seconds.p95, c.under_load->seconds.worst})
@@ -268,10 +270,13 @@ void print_plan(const PlanQuestion& q, const PlanAnswer& answer) {
   if (const auto outside = outside_of(q, r, plan); !outside.empty())
     fmt::print("outside of what was measured (the nearest edge holds): {}\n",
                cluster::to_text(outside));
-  if (const auto lacking = strategy::not_runnable(best.strategy); !lacking.empty())
+  if (const auto lacking = model::untrainable(*r.model, r.sequence); !lacking.empty())
+    fmt::print("this Piper's runtime does not train the model:\n  {}\n",
+               fmt::join(lacking, "\n  "));
+  else if (const auto lacks = strategy::not_runnable(best.strategy, *r.model); !lacks.empty())
     fmt::print(
         "this Piper's runtime does not execute the best: {}; --runnable plans what it does\n",
-        fmt::join(lacking, "; "));
+        fmt::join(lacks, "; "));
   if (q.explain) {
     print_families(r, plan);
     print_front(r, plan);
@@ -378,7 +383,7 @@ plan::Prediction prediction_of(const plan::Request& r, const Candidate& c) {
 
 Json priced_json(const plan::Request& r, const Candidate& c) {
   Json json = strategy::to_json(c.strategy);
-  json["predicted"] = plan::to_json(prediction_of(r, c), c.strategy, *r.trainer);
+  json["predicted"] = plan::to_json(prediction_of(r, c), *r.model, c.strategy, *r.trainer);
   return json;
 }
 
@@ -396,7 +401,7 @@ namespace {
 void add_choices(PlanAnswer& answer) {
   const plan::Request& request = answer.request;
   std::optional<Candidate> runnable;
-  if (!strategy::not_runnable(answer.plan.ranked.front().strategy).empty()) {
+  if (!strategy::not_runnable(answer.plan.ranked.front().strategy, *request.model).empty()) {
     plan::Request part = request;
     part.fixed.runnable = true;
     part.num_kept = 1;

@@ -376,7 +376,7 @@ Flag add_trainer_flag(Subcommand command, std::string& name, const std::string& 
 }
 
 void require_runnable(const Strategy& s, const model::Model& model, const std::string& command) {
-  std::vector<std::string> lines = strategy::not_runnable(s);
+  std::vector<std::string> lines = strategy::not_runnable(s, model);
   if (lines.empty()) return;
   const Strategy near = strategy::nearest_runnable(s, model);
   for (std::string& line : lines) line = fmt::format("piper {}: {}", command, line);

@@ -24,6 +24,7 @@
 #include <piper/report/table.h>
 #include <piper/runtime/bench_device.h>
 #include <piper/runtime/profile.h>
+#include <piper/strategy/runnable.h>
 #include <piper/train/memory_check.h>
 #include <piper/train/rebalancer.h>
 #include <piper/train/run.h>
@@ -132,7 +133,8 @@ train::RunRequest model_and_strategy(const Flags& flags) {
   request.strategy = strategy_from_flags(flags.strategy, request.model);
   require_runnable(request.strategy, request.model, "train");
   request.model = model::with_mtp(std::move(request.model), request.strategy.mtp_depth);
-  if (const auto problems = nn::untrainable(request.model, request.strategy); !problems.empty())
+  if (const auto problems = strategy::untrainable(request.model, request.strategy);
+      !problems.empty())
     throw InvalidInput(problems);
   return request;
 }

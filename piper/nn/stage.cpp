@@ -9,6 +9,7 @@
 #include <piper/schedule/rank_chunks.h>
 #include <piper/strategy/divided_states.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/runnable.h>
 
 #include <utility>
 
@@ -544,25 +545,9 @@ Stage::Projection Stage::ring_step_backward(int32_t, int64_t, const at::Tensor&,
   shares_no_sequence();
 }
 
-std::vector<std::string> untrainable(const model::Model& model,
-                                     const strategy::Strategy& strategy) {
-  std::vector<std::string> problems = untrainable(model);
-  for (const std::string& line : model::undividable(model, strategy.mesh.tp))
-    problems.push_back(fmt::format("'mesh.tp' is {}: {}", strategy.mesh.tp, line));
-  for (size_t i = 0; i < model.layers.size(); ++i) {
-    const int64_t window = model.layers[i].attention.window;
-    if (window > 0 && strategy.sequence > window)
-      problems.push_back(fmt::format(
-          "{}: layer {} attends to {} tokens only, which is not trainable yet with a longer "
-          "sequence ({}); allowed: a sequence up to {}",
-          model.name, i, window, strategy.sequence, window));
-  }
-  return problems;
-}
-
 std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Strategy& strategy,
                                   Rank rank, const StageOptions& options) {
-  if (std::vector<std::string> problems = untrainable(model, strategy); !problems.empty())
+  if (std::vector<std::string> problems = strategy::untrainable(model, strategy); !problems.empty())
     throw InvalidInput(std::move(problems));
   PIPER_CHECK(std::ssize(options.mtp_target_tokens) >= model.mtp_depth,
               "a number of targets for every module of multi-token prediction");

@@ -368,8 +368,4 @@ class Stage {
 std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Strategy& strategy,
                                   Rank rank, const StageOptions& options);
 
-// Why this Piper cannot train the model, one line each; empty = it can. And with a strategy.
-std::vector<std::string> untrainable(const model::Model& model);
-std::vector<std::string> untrainable(const model::Model& model, const strategy::Strategy& strategy);
-
 }  // namespace piper::nn

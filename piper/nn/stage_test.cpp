@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/model/trainable.h>
 #include <piper/nn/whole_step.h>
 
 #include <set>
@@ -121,13 +122,13 @@ TEST_CASE(
 
 TEST_CASE("what cannot be trained is refused by name, every reason once") {
   model::Model model = tiny_model("mixtral");
-  CHECK(untrainable(model).empty());
+  CHECK(model::untrainable(model).empty());
   model.rope.scaling = "dynamic";
   for (model::Layer& layer : model.layers) {
     layer.feed_forward.parallel_dense_ffn = 8;
     layer.attention.sinks = true;
   }
-  CHECK(untrainable(model) ==
+  CHECK(model::untrainable(model) ==
         std::vector<std::string>{
             "tiny mixtral: rotary scaling 'dynamic' is not trainable yet; allowed: none, linear, "
             "llama3, "
@@ -143,7 +144,7 @@ TEST_CASE("what cannot be trained is refused by name, every reason once") {
   CHECK_THROWS_AS(tiny_stage(model), InvalidInput);
   model::Model clipped = tiny_model("olmoe");
   clipped.ignored_keys = {"clip_qkv"};
-  CHECK(untrainable(clipped).front().find("'clip_qkv' of its config is not understood") !=
+  CHECK(model::untrainable(clipped).front().find("'clip_qkv' of its config is not understood") !=
         std::string::npos);
   model::Model windowed = tiny_model("mixtral");
   windowed.layers[1].attention.window = 8;

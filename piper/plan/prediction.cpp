@@ -3,6 +3,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cost/executor_estimator.h>
+#include <piper/model/trainable.h>
 #include <piper/plan/prediction.h>
 #include <piper/plan/simulated_step.h>
 #include <piper/strategy/runnable.h>
@@ -76,7 +77,7 @@ Prediction make_prediction(const model::Model& model, const cluster::Cluster& cl
   return p;
 }
 
-Json to_json(const Prediction& p, const strategy::Strategy& s,
+Json to_json(const Prediction& p, const model::Model& model, const strategy::Strategy& s,
              const cost::TrainerProfile& trainer) {
   return {{"mfu", p.mfu},
           {"step_seconds", p.step_seconds},
@@ -90,7 +91,8 @@ Json to_json(const Prediction& p, const strategy::Strategy& s,
           {"trainer", trainer.name},
           {"time", time_json(p.estimate.time)},
           {"memory", memory_json(p.estimate)},
-          {"not_runnable", strategy::not_runnable(s)}};
+          {"untrainable", model::untrainable(model, s.sequence)},
+          {"not_runnable", strategy::not_runnable(s, model)}};
 }
 
 Prediction predict(cost::Estimator& estimator, const model::Model& model,

@@ -38,9 +38,10 @@ Prediction predict(cost::Estimator& estimator, const model::Model& model,
 
 // Keys carry units: mfu, step_seconds, closed_form_seconds, peak_bytes, time {...}, memory {...};
 // "method" says which of the two seconds the step's are, "trainer" who is predicted to run it.
-// "not_runnable": why this Piper does not.
-Json to_json(const Prediction& prediction, const strategy::Strategy& strategy,
-             const cost::TrainerProfile& trainer);
+// "not_runnable": why this Piper does not run it with the model, "untrainable": why it trains the
+// model with no strategy.
+Json to_json(const Prediction& prediction, const model::Model& model,
+             const strategy::Strategy& strategy, const cost::TrainerProfile& trainer);
 
 // Eq. 12 of the Piper paper. Requires figures of the precision in cluster.compute.
 cost::EffectiveMfu effective_mfu(const Prediction& prediction, const cluster::Cluster& cluster,

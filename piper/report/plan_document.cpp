@@ -117,6 +117,7 @@ PlanRow parse_row(ObjectReader& reader) {
   row.bytes = parts_of(values, "memory", "_bytes");
   std::erase_if(row.bytes, [](const auto& part) { return part.first == "device"; });  // the limit
   row.not_runnable = texts(values, "not_runnable");
+  row.untrainable = texts(values, "untrainable");
   return row;
 }
 

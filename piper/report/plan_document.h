@@ -27,6 +27,7 @@ struct PlanRow {
   std::optional<double> mfu, step_seconds, peak_bytes;
   Parts seconds, bytes;                   // of a step; of the fullest stage
   std::vector<std::string> not_runnable;  // what this Piper's runtime lacks
+  std::vector<std::string> untrainable;   // of the model, whatever the strategy
   // Of a run: the strategy that was trained, and what was measured of it.
   bool chosen = false;
   std::optional<double> measured_mfu, measured_step_seconds, measured_peak_bytes;

@@ -55,10 +55,10 @@ std::string axis_of(const std::string& reason) {
 }
 
 std::string runs_here(const PlanRow& row) {
-  if (row.not_runnable.empty()) return "yes";
-  std::vector<std::string> axes;
-  for (const std::string& reason : row.not_runnable) axes.push_back(axis_of(reason));
-  return fmt::format("no: {}", fmt::join(axes, ", "));
+  std::vector<std::string> lacks;
+  if (!row.untrainable.empty()) lacks.emplace_back("the model");
+  for (const std::string& reason : row.not_runnable) lacks.push_back(axis_of(reason));
+  return lacks.empty() ? "yes" : fmt::format("no: {}", fmt::join(lacks, ", "));
 }
 
 std::string rejected_table(const PlanDocument& plan) {

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/model/shared_layer.h>
+#include <piper/model/trainable.h>
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
@@ -67,8 +68,22 @@ std::vector<std::string> not_runnable(const Strategy& s) {
   return lines;
 }
 
+std::vector<std::string> not_runnable(const Strategy& s, const model::Model& model) {
+  std::vector<std::string> lines = not_runnable(s);
+  for (const std::string& line : model::undividable(model, s.mesh.tp))
+    lines.push_back(fmt::format("'mesh.tp' is {}: {}", s.mesh.tp, line));
+  return lines;
+}
+
+std::vector<std::string> untrainable(const model::Model& model, const Strategy& s) {
+  std::vector<std::string> lines = model::untrainable(model, s.sequence);
+  const std::vector<std::string> more = not_runnable(s, model);
+  lines.insert(lines.end(), more.begin(), more.end());
+  return lines;
+}
+
 Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
-  if (not_runnable(s).empty()) return s;
+  if (not_runnable(s, model).empty()) return s;
   Strategy r = s;
   // Ranks may share matrices where they can divide tokens as well.
   const bool shares = s.mesh.tp > 1 && s.sequence % s.mesh.ranks_per_sequence() == 0 &&

@@ -12,8 +12,14 @@ namespace piper::strategy {
 bool runs(Precision precision);
 
 // Why the runtime cannot train with it, one line a reason ("'placement' is tp-cp-ep-pp-dp: it is
-// priced, not executed"); empty when it can. Never throws.
+// priced, not executed"); empty when it can. Never throws. With a model: what cannot be dealt of
+// its layers, too.
 std::vector<std::string> not_runnable(const Strategy& strategy);
+std::vector<std::string> not_runnable(const Strategy& strategy, const model::Model& model);
+
+// All that stands in the way of training the model with it: these, behind what the runtime lacks
+// for the model with any strategy (model::untrainable()).
+std::vector<std::string> untrainable(const model::Model& model, const Strategy& strategy);
 
 // The nearest strategy that the runtime executes on as many ranks: what it lacks goes into dp (tp
 // stays where the model's layers can be shared by so many, cp where sequences can), with the

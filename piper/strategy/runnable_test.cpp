@@ -23,6 +23,30 @@ Strategy wide(const model::Model& model) {
 
 }  // namespace
 
+TEST_CASE("what a model's layers do not allow is named beside what the runtime lacks") {
+  const model::Model model = model::load_model("olmoe-1b-7b");
+  Strategy s{.mesh = {.ep = 4, .dp = 2, .tp = 2},
+             .layers_per_stage = even_split(model.num_layers(), 1),
+             .precision = Precision::kBf16,
+             .sequence = 4096,
+             .global_batch_sequences = 8,
+             .micro_batch_sequences = 1,
+             .num_micro_batches = 4,
+             .sequence_parallel = true};
+  REQUIRE(contradictions(s, model).empty());
+  CHECK(not_runnable(s).empty());
+  CHECK(not_runnable(s, model) ==
+        std::vector<std::string>{"'mesh.tp' is 2: layer 0: a norm over all heads of q and k needs "
+                                 "them on one rank; allowed: 1"});
+  CHECK(untrainable(model, s) == not_runnable(s, model));
+  const Strategy near = nearest_runnable(s, model);
+  CHECK(near.mesh.tp == 1);
+  CHECK(untrainable(model, near).empty());
+  const model::Model sinks = model::load_model("gpt-oss-20b");
+  CHECK(not_runnable(near, sinks).empty());
+  CHECK_FALSE(untrainable(sinks, near).empty());
+}
+
 TEST_CASE("what the runtime lacks is named, each thing once") {
   const model::Model model = model::load_model("mixtral-8x7b");
   const Strategy strategy = wide(model);

@@ -29,7 +29,7 @@ struct TensorShape {
 };
 
 // Every parameter of the model, its modules' too, in the order of its layers. Tied: no
-// lm_head.weight. Requires a trainable model (nn::untrainable() is empty).
+// lm_head.weight. Requires a trainable model (model::untrainable() is empty).
 std::vector<TensorShape> expected_tensors(const model::Model& model);
 
 // Tensors of a file that are no part of the model and no fault either: the tables that every module

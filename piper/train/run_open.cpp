@@ -14,6 +14,7 @@
 #include <piper/nn/product_onednn.h>
 #include <piper/report/run_files.h>
 #include <piper/runtime/measure_products.h>
+#include <piper/strategy/runnable.h>
 #include <piper/train/checkpoint_state.h>
 #include <piper/train/data.h>
 #include <piper/train/hf_weights.h>
@@ -79,7 +80,7 @@ void Run::check_replanning(std::vector<std::string>& problems) const {
 
 void Run::check() const {
   const strategy::Strategy& s = request_.strategy;
-  std::vector<std::string> problems = nn::untrainable(request_.model, s);
+  std::vector<std::string> problems = strategy::untrainable(request_.model, s);
   if (!request_.corpus.is_indexed() && request_.model.vocabulary < 256)
     problems.push_back(fmt::format("vocabulary of {} is {}; byte text needs at least 256",
                                    request_.model.name, request_.model.vocabulary));

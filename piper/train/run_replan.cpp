@@ -5,6 +5,7 @@
 #include <piper/cost/expert_price.h>
 #include <piper/plan/question.h>
 #include <piper/report/run_files.h>
+#include <piper/strategy/runnable.h>
 #include <piper/train/run_parts.h>
 #include <piper/train/together.h>
 
@@ -28,7 +29,7 @@ void Run::make_replanner() {
   replan_request_.fixed.runnable = true;
   replan_request_.fixed.capacity = s.capacity;
   const auto accepts = [this](const strategy::Strategy& other) {
-    return nn::untrainable(request_.model, other).empty() &&
+    return strategy::untrainable(request_.model, other).empty() &&
            train::problems(request_.rebalance, other,
                            cost::expert_bytes(request_.model, other.precision))
                .empty();

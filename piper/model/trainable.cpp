@@ -1,12 +1,11 @@
-// What this Piper cannot train, by name.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <piper/nn/stage.h>
+#include <piper/model/trainable.h>
 
 #include <algorithm>
 #include <array>
 
-namespace piper::nn {
+namespace piper::model {
 namespace {
 
 // Collects reasons; a reason that holds for several layers is told once, with the first of them.
@@ -26,31 +25,30 @@ class Reasons {
   std::vector<std::string> known_, lines_;
 };
 
-void check_attention(const model::Attention& a, Reasons& reasons) {
+void check_attention(const Attention& a, Reasons& reasons) {
   reasons.add(a.indexer.is_used(), "a sparse attention indexer is not trainable yet");
-  if (a.kind == model::AttentionKind::kLatent) {
+  if (a.kind == AttentionKind::kLatent) {
     reasons.add(a.query_bias || a.output_bias, "biases of latent attention are not trainable yet");
     reasons.add(a.latent.value_head_dim > a.latent.nope_head_dim + a.latent.rope_head_dim,
                 "values wider than queries are not trainable yet");
   }
-  reasons.add(a.kind == model::AttentionKind::kGatedDelta,
+  reasons.add(a.kind == AttentionKind::kGatedDelta,
               "linear attention (gated delta net) is not trainable yet");
-  if (a.kind != model::AttentionKind::kGrouped) return;
+  if (a.kind != AttentionKind::kGrouped) return;
   reasons.add(a.query_bias != a.key_bias || a.query_bias != a.value_bias,
               "biases on some of q, k and v only are not trainable yet");
   reasons.add(a.output_gate || a.head_gate, "an output gate of the attention is not trainable yet");
   reasons.add(a.value_dim() != a.head_dim,
               "values of another size than the keys' are trainable in latent attention only");
-  reasons.add(a.key_value != model::KeyValue::kProjected,
+  reasons.add(a.key_value != KeyValue::kProjected,
               "keys and values without a projection each are not trainable yet");
   reasons.add(a.sinks, "attention sinks are not trainable yet");
-  reasons.add(a.qk_norm == model::QkNorm::kUnweighted,
-              "a q/k norm without weights is not trainable yet");
+  reasons.add(a.qk_norm == QkNorm::kUnweighted, "a q/k norm without weights is not trainable yet");
   reasons.add(a.num_kv_heads < 1 || a.num_heads % std::max<int64_t>(a.num_kv_heads, 1) != 0,
               "num_kv_heads must divide num_heads");
 }
 
-void check_feed_forward(const model::FeedForward& f, Reasons& reasons) {
+void check_feed_forward(const FeedForward& f, Reasons& reasons) {
   reasons.add(f.num_matrices != 3,
               "a feed-forward without a gate (2 matrices) is not trainable yet");
   reasons.add(f.bias || f.expert_bias, "feed-forward biases are not trainable yet");
@@ -67,7 +65,7 @@ void check_feed_forward(const model::FeedForward& f, Reasons& reasons) {
 
 }  // namespace
 
-std::vector<std::string> untrainable(const model::Model& model) {
+std::vector<std::string> untrainable(const Model& model, int64_t sequence) {
   Reasons reasons;
   reasons.at(model.name + ": ");
   reasons.add(model.activation != "silu",
@@ -82,7 +80,7 @@ std::vector<std::string> untrainable(const model::Model& model) {
                 fmt::format("'{}' of its config is not understood and may change what the model "
                             "computes; allowed: a config without it",
                             key));
-  for (const model::Tower& tower : model.towers)
+  for (const Tower& tower : model.towers)
     reasons.add(
         true,
         fmt::format("'{}' describes an encoder beside the language model, which is not trainable "
@@ -107,10 +105,15 @@ std::vector<std::string> untrainable(const model::Model& model) {
                 "a layer with other than two norms is not trainable yet");
     reasons.add(model.layers[i].input_width > 0,
                 "an embedding of the layer's own is not trainable yet");
+    const int64_t window = model.layers[i].attention.window;
+    reasons.add(window > 0 && sequence > window,
+                fmt::format("attention to {} tokens only is not trainable yet with a longer "
+                            "sequence ({}); allowed: a sequence up to {}",
+                            window, sequence, window));
     check_attention(model.layers[i].attention, reasons);
     check_feed_forward(model.layers[i].feed_forward, reasons);
   }
   return reasons.take();
 }
 
-}  // namespace piper::nn
+}  // namespace piper::model
