@@ -379,18 +379,21 @@ SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
                                 : 0;
   // Scores with the bias or without the groups left out, while experts are chosen.
   const bool chooses = f.selection_bias || (f.num_groups > 1 && f.top_groups < f.num_groups);
-  const int64_t choice = chooses ? work.routed_tokens() * f.num_experts : 0;
+  const int64_t choice = chooses ? work.gated_tokens() * f.num_experts : 0;
+  // Of gathered tokens, beside what the tape keeps of own ones.
+  const int64_t gathered =
+      work.by.gated > 1 ? work.gated_tokens() * (main * f.num_experts + kIndexBytes * f.top_k) : 0;
   // The z-loss: a gradient of each token's log-sum-exp; sigmoid scores stand beside their logits
   // for a moment.
   const bool z_loss = model.router_z_coefficient != 0;
   const int64_t log_sums = z_loss ? work.routed_tokens() : 0;
   const bool keeps_logits = z_loss && f.score == model::Score::kSigmoid;
-  const int64_t scores = keeps_logits ? work.routed_tokens() * f.num_experts : 0;
-  const int64_t before_rows = main * (choice + scores);
+  const int64_t scores = keeps_logits ? work.gated_tokens() * f.num_experts : 0;
+  const int64_t before_rows = main * (choice + scores) + gathered;
   const int64_t forward =
       work.deduplicated()
           ? token_gate_transient(f, work, before_rows, main * scores, auxiliary, log_sums)
-          : e * work.routed_tokens() * model.hidden +  // norm(x1)
+          : e * work.gated_tokens() * model.hidden +  // norm(x1)
                 std::max<int64_t>(0, before_rows - e * work.rows * model.hidden);
   return {.tape = main * (work.routed_tokens() * f.num_experts + auxiliary + log_sums) +
                   kIndexBytes * work.routed_tokens() * f.top_k,
@@ -539,6 +542,7 @@ Division division_of(const strategy::Strategy& s) {
           .routed = strategy::ranks_per_routed_token_set(s),
           .experts = s.mesh.etp,
           .gathers_rows = strategy::gathers_expert_rows(s),
+          .gated = strategy::ranks_per_gated_token_set(s),
           .fuses_exchange = strategy::fuses_exchange(s),
           .rows = strategy::divides_rows(s) ? s.mesh.tp : 1,
           .copies = strategy::copies_of_rows(s),
@@ -588,6 +592,7 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
     case SegmentKind::kContextChoices:
     case SegmentKind::kContext:
     case SegmentKind::kExpertTensor:
+    case SegmentKind::kExpertTokens:
     case SegmentKind::kDividedRows:
     case SegmentKind::kDenseWeights:
     case SegmentKind::kExpertWeights:
@@ -605,6 +610,19 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
   }
   PIPER_CHECK(false, "an unknown segment");
   return {};
+}
+
+int64_t rows_of_all(SegmentKind collective, const SegmentWork& work) {
+  switch (collective) {
+    case SegmentKind::kExpertTensor:
+      return work.computed_rows();
+    case SegmentKind::kExpertTokens:
+      return work.gated_tokens();
+    case SegmentKind::kDividedRows:
+      return work.merged_rows();
+    default:
+      return work.all_tokens();
+  }
 }
 
 int64_t sum_scratch(const model::Model& model, const schedule::Segment& segment,
@@ -702,9 +720,7 @@ int64_t slot_bytes(const model::Model& model, const schedule::SlotMeaning& slot,
     case SlotKind::kPartial:
       PIPER_CHECK(schedule::moves_rows(slot.segment.kind),
                   "no exact bytes of an axis that this Piper does not execute");
-      return (slot.segment.kind == SegmentKind::kExpertTensor ? work.computed_rows()
-                                                              : work.all_tokens()) *
-             row;
+      return rows_of_all(slot.segment.kind, work) * row;
     case SlotKind::kExpertState:
     case SlotKind::kGradients:
     case SlotKind::kWeights:

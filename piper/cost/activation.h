@@ -28,6 +28,7 @@ struct Division {
   int64_t routed = 1;    // tokens of a mixture layer: gate, shared experts, merge
   int64_t experts = 1;   // an expert's matrices
   bool gathers_rows = false;    // those ranks have rows of their own, else all of them the same
+  int64_t gated = 1;            // strategy::ranks_per_gated_token_set
   bool fuses_exchange = false;  // those ranks are all sent the rows of an expert
   int64_t rows = 1;             // of the tokens that ranks of `tensor` route alike: among them
   int64_t copies = 1;           // strategy::copies_of_rows
@@ -63,6 +64,8 @@ struct SegmentWork {
   int64_t all_tokens() const { return sequences * sequence / by.context; }
   int64_t tokens() const { return sequences * sequence / by.tokens; }  // between the blocks
   int64_t routed_tokens() const { return sequences * sequence / by.routed; }
+  // Those whose rows this rank sends: routed tokens of all ranks that gather them.
+  int64_t gated_tokens() const { return routed_tokens() * by.gated; }
   // Of this rank alone: the head's, and those whose gradients of what is held whole count here.
   int64_t own_tokens() const { return all_tokens() / by.tensor; }
   // Whether routed tokens are parts of sequences.
@@ -73,7 +76,7 @@ struct SegmentWork {
     return sequences % ranks == 0 ? sequences / ranks : sequences;
   }
   // Whose copies the rows are.
-  int64_t tokens_of_rows() const { return chunk_tokens < 0 ? routed_tokens() : chunk_tokens; }
+  int64_t tokens_of_rows() const { return chunk_tokens < 0 ? gated_tokens() : chunk_tokens; }
   int64_t merged_rows() const { return rows + others_rows; }
   bool deduplicated() const { return received_tokens >= 0; }
   // Ranks that each row is sent to.
@@ -109,6 +112,10 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
 // Elements of a token's keys and values as context parallelism gathers them: of the heads that one
 // of `tensor_ranks` has; of latent attention the latent and the key that all heads share.
 int64_t key_value_width(const model::Attention& attention, int64_t tensor_ranks);
+
+// Rows of hidden states, or of experts, that all ranks together have in a gather or a sum of a
+// segment of this kind (schedule::moves_rows, but for keys, values and choices).
+int64_t rows_of_all(schedule::SegmentKind collective, const SegmentWork& work);
 
 // Beside a sum (reduce-scatter or all-reduce) of hidden states (SegmentKind::kTensor), keys and
 // values (kContext) or experts' rows (kExpertTensor): the others' parts of a rank's own share, two

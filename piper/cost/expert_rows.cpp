@@ -83,8 +83,9 @@ int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
   // A capacity drops padding.
   const int64_t trained = model_.trained_positions(layer, strategy_.sequence);
   const int64_t positions = strategy_.capacity.is_limited() ? trained : strategy_.sequence;
+  const int64_t gated = strategy::ranks_per_gated_token_set(strategy_);
   double rows =
-      static_cast<double>(strategy_.micro_batch_sequences * positions / sharers * ff.top_k);
+      static_cast<double>(gated * strategy_.micro_batch_sequences * positions / sharers * ff.top_k);
   if (!load_.kept.empty()) rows *= load_.kept[static_cast<size_t>(layer)];
   const std::vector<double>& share = load_.share[static_cast<size_t>(layer)];
   const int64_t wanted =
@@ -93,7 +94,7 @@ int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
   if (!strategy_.capacity.is_limited()) return wanted;
   const int64_t capacity =
       strategy::expert_capacity(strategy_.capacity.factor, trained, ff.top_k, ff.num_experts);
-  return std::min(wanted, strategy_.micro_batch_sequences * capacity / sharers);
+  return std::min(wanted, gated * strategy_.micro_batch_sequences * capacity / sharers);
 }
 
 balance::ExpertPlacement ExpertRows::placement(int32_t layer) const {

@@ -87,9 +87,9 @@ SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequ
   const int64_t capacity =
       strategy::expert_capacity(capacity_factor, trained, ff.top_k, ff.num_experts);
   const int64_t tokens =
-      capacity_factor > 0 ? work.routed_tokens() * trained / sequence : work.routed_tokens();
+      capacity_factor > 0 ? work.gated_tokens() * trained / sequence : work.gated_tokens();
   const int64_t all_rows =
-      std::min(tokens * ff.top_k, sequences * ff.num_experts * capacity / by.routed);
+      std::min(tokens * ff.top_k, by.gated * sequences * ff.num_experts * capacity / by.routed);
   work.rows = (all_rows + by.rows - 1) / by.rows;
   work.others_rows = all_rows - work.rows;
   work.received_rows = work.rows * work.receivers();
@@ -288,10 +288,9 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
                                 static_cast<double>(slot_bytes(model_, all, work))) /
              2;
     }
-    const bool is_of_experts = task.segment == SegmentKind::kExpertTensor;
-    const int64_t rows = is_of_experts                               ? chunk.computed_rows()
-                         : task.segment == SegmentKind::kDividedRows ? chunk.merged_rows()
-                                                                     : work.all_tokens();
+    const bool is_of_experts =
+        schedule::axis_of(task.kind, task.segment) == strategy::Axis::kExpertTensor;
+    const int64_t rows = rows_of_all(task.segment, chunk);
     const auto bytes = static_cast<double>(static_cast<int64_t>(slots) * rows * model_.hidden *
                                            work.element_bytes);
     const double both =

@@ -312,11 +312,8 @@ class StepPricer {
     if (segment.kind == SegmentKind::kContext)
       return static_cast<double>(slot_bytes(
           model_, {SlotKind::kKeysAndValues, {SegmentKind::kContext, segment.layer}}, work));
-    const int64_t rows = segment.kind == SegmentKind::kExpertTensor  ? work.computed_rows()
-                         : segment.kind == SegmentKind::kDividedRows ? work.merged_rows()
-                                                                     : work.all_tokens();
-    return static_cast<double>(step_.graph.writes(task).size()) * static_cast<double>(rows) *
-           row_bytes();
+    return static_cast<double>(step_.graph.writes(task).size()) *
+           static_cast<double>(rows_of_all(segment.kind, work)) * row_bytes();
   }
 
   Group group(const Task& task) const { return group_of(step_.graph.group(task.group)); }

@@ -307,6 +307,8 @@ class Sender {
                              .element_bytes = element_bytes(strategy_.precision)};
       return slot_bytes(model_, step_.meaning(step_.graph.reads(task)[0]), work);
     }
+    if (segment.kind == SegmentKind::kExpertTokens)
+      return tokens() / strategy::ranks_per_token_set(strategy_) * row_bytes();
     if (segment.kind != SegmentKind::kContext)
       return tokens() / strategy_.mesh.ranks_per_sequence() * row_bytes();
     return tokens() / strategy_.mesh.cp * element_bytes(strategy_.precision) *
@@ -436,6 +438,7 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kContextChoices:
     case SegmentKind::kContext:
     case SegmentKind::kExpertTensor:
+    case SegmentKind::kExpertTokens:
     case SegmentKind::kDividedRows:
     case SegmentKind::kCopiedWeights:
     case SegmentKind::kCopiedGradients:

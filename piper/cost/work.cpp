@@ -255,9 +255,7 @@ void mlp(List& list, double rows, double ffn, double d, int64_t num_matrices,
   list.linear(rows, d, ffn, repetitions);
 }
 
-void choose(List& list, const model::Model& model, const model::FeedForward& ff,
-            const SegmentWork& work) {
-  const auto tokens = static_cast<double>(work.routed_tokens());
+void choose(List& list, const model::Model& model, const model::FeedForward& ff, double tokens) {
   const auto d = static_cast<double>(model.hidden);
   const auto experts = static_cast<double>(ff.num_experts);
   norm(list, tokens, d);
@@ -271,9 +269,9 @@ void gate(List& list, const model::Model& model, const model::FeedForward& ff,
           const SegmentWork& work) {
   const auto tokens = static_cast<double>(work.routed_tokens());
   const auto d = static_cast<double>(model.hidden);
-  choose(list, model, ff, work);
+  choose(list, model, ff, list.backward() ? tokens : static_cast<double>(work.gated_tokens()));
   if (list.backward()) {
-    list.pass(static_cast<double>(work.merged_rows()) * d, 0,
+    list.pass(static_cast<double>(work.merged_rows() / work.by.gated) * d, 0,
               1);  // each token adds up its copies' gradients
     list.pass(tokens * d, 0, work.by.copies > 1 ? 3 : 1);  // and takes each of them whole
   } else {
@@ -312,10 +310,11 @@ void experts(List& list, const model::Model& model, const model::FeedForward& ff
 }
 
 void merge(List& list, const model::Model& model, const SegmentWork& work) {
-  const auto tokens = static_cast<double>(work.routed_tokens());
   const auto d = static_cast<double>(model.hidden);
-  // The backward reads all rows and writes those that are sent.
-  const auto rows = static_cast<double>(work.merged_rows());
+  // The backward reads all rows and writes those that are sent; the forward adds up own tokens'.
+  const int64_t others = list.backward() ? 1 : work.by.gated;
+  const auto tokens = static_cast<double>(work.gated_tokens() / others);
+  const auto rows = static_cast<double>(work.merged_rows() / others);
   if (rows > 0) list.pass(rows * d, 1, 1 + static_cast<double>(work.rows) / rows);
   list.pass(tokens * d, 2, 1);
 }
@@ -424,7 +423,7 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
       list.pass(elements, 3, 0);
       break;
     case SegmentKind::kChoose:
-      choose(list, model, layer().feed_forward, work);
+      choose(list, model, layer().feed_forward, static_cast<double>(work.routed_tokens()));
       break;
     case SegmentKind::kGate:
       gate(list, model, layer().feed_forward, work);
@@ -457,6 +456,7 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
     case SegmentKind::kContextChoices:
     case SegmentKind::kContext:
     case SegmentKind::kExpertTensor:
+    case SegmentKind::kExpertTokens:
     case SegmentKind::kDividedRows:
     case SegmentKind::kDenseWeights:
     case SegmentKind::kExpertWeights:

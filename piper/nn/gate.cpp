@@ -4,6 +4,7 @@
 #include <piper/nn/tensor_ops.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace piper::nn {
@@ -113,6 +114,15 @@ std::vector<int64_t> sum_over_sequences(const std::vector<int64_t>& counts_BE, s
   return sums;
 }
 
+// Of what was made of all tokens: own ones alone, in memory of their own.
+void keep_own(const TensorShare& gathered, Scores& s, at::Tensor& expert_TK) {
+  const bool keeps_logits = !s.kept_TE.is_same(s.scores_TE);
+  s.scores_TE = gathered.own(s.scores_TE).clone();
+  s.kept_TE = keeps_logits ? gathered.own(s.kept_TE).clone() : s.scores_TE;
+  if (s.lse_T.defined()) s.lse_T = gathered.own(s.lse_T).clone();
+  expert_TK = gathered.own(expert_TK).clone();
+}
+
 at::Tensor router_logits(const GateBlock& block, const at::Tensor& xn_TD) {
   return product(xn_TD, block.router->value.t()).to(main_type(xn_TD.scalar_type()));
 }
@@ -164,9 +174,8 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
                         int64_t sequence, std::span<Routing> chunks, Tape* tape) {
   const at::Tensor xn_TD = rms_norm(x1_TD, block.norm->value, block.epsilon);
   Scores s = scores_of(block, router_logits(block, xn_TD), block.z_loss != 0 && tape != nullptr);
-  const at::Tensor expert_TK = chosen_experts(block, s.scores_TE);
+  at::Tensor expert_TK = chosen_experts(block, s.scores_TE);
   const int64_t own_sequence = sequence / block.context.count;
-  const SequenceSpan span = span_of(block, x1_TD.size(0), own_sequence);
   const bool is_shared = block.context.count > 1 || x1_TD.size(0) % sequence != 0;
   PIPER_CHECK(choices.defined() == (is_shared && block.capacity.is_limited()),
               "a capacity of shared sequences is that of all ranks' choices");
@@ -175,8 +184,18 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
       choices.defined()
           ? dropped_of_own(block, choices, x1_TD.size(0), s.scores_TE.size(1), sequence, tie)
           : std::vector<char>{};
-  DispatchOrder order = order_rows(s.scores_TE, expert_TK, span, block.normalised, block.scaling,
-                                   block.capacity, tie, block.places, dropped);
+  const auto order_of = [&](const at::Tensor& scores_TE, const at::Tensor& chosen_TK) {
+    return order_rows(scores_TE, chosen_TK, span_of(block, chosen_TK.size(0), own_sequence),
+                      block.normalised, block.scaling, block.capacity, tie, block.places, dropped);
+  };
+  DispatchOrder sent = order_of(s.scores_TE, expert_TK);
+  std::optional<DispatchOrder> of_own_tokens;
+  if (block.gathered.count > 1) {
+    keep_own(block.gathered, s, expert_TK);
+    of_own_tokens = order_of(s.scores_TE, expert_TK);
+  }
+  const DispatchOrder& order = of_own_tokens ? *of_own_tokens : sent;
+  const SequenceSpan span = span_of(block, expert_TK.size(0), own_sequence);
   GateOutput out;
   out.chosen = sum_over_sequences(order.sequence_counts, static_cast<size_t>(s.scores_TE.size(1)));
   const auto counts_BE = [&] {
@@ -195,7 +214,8 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
   const at::Tensor shared_counts_BE = is_shared ? counts_BE() : at::Tensor();
   s.scores_TE.reset();  // before there are rows
   out.rows_of_expert = order.counts;
-  std::vector<DispatchOrder> orders = split_order(std::move(order), std::ssize(chunks));
+  of_own_tokens.reset();
+  std::vector<DispatchOrder> orders = split_order(std::move(sent), std::ssize(chunks));
   for (size_t c = 0; c < chunks.size(); ++c) {
     if (block.divided.count > 1)
       orders[c] = divide_order(orders[c], block.divided.count, block.divided.index);
@@ -241,11 +261,12 @@ GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_ro
         block, auxiliary_BE, are_logits ? g_logits_TE.sigmoid() : g_logits_TE, span);
   }
   const at::Tensor& g_log_sum_T = tape.saved.at(3);
-  for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t count) {
+  for_each_chunk(chunks, block.gathered, [&](size_t c, int64_t first, const at::Tensor& position) {
+    const int64_t count = position.size(0);
     router_backward_(
         g_logits_TE.narrow(0, first, count),
         {.expert = tape.saved.at(1).narrow(0, first, count),
-         .position = chunks[c]->position,
+         .position = position,
          .weights = chunks[c]->weights,
          .g_weights = g_weights[c],
          .auxiliary = auxiliary_BE,
@@ -265,9 +286,10 @@ GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_ro
   out.x1 = g_rows.front();
   if (!chunks.front()->deduplicated) {
     out.x1 = at::empty_like(x1_TD);
-    for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t count) {
-      sum_rows_out(out.x1.narrow(0, first, count), g_rows[c], chunks[c]->position);
-    });
+    for_each_chunk(chunks, block.gathered,
+                   [&](size_t c, int64_t first, const at::Tensor& position) {
+                     sum_rows_out(out.x1.narrow(0, first, position.size(0)), g_rows[c], position);
+                   });
     if (block.copies > 1) out.x1.mul_(block.copies);
   }
   product_out(out.x1, g_TE, block.router->value, 1);

@@ -37,6 +37,9 @@
 // Padding (nn/mtp.h) has rows like other tokens, which a capacity drops, and counts in nothing: not
 // among the choices, not in the losses. Its gradients are zero.
 //
+// Where ranks gather tokens in front of it, the forward routes those of all, as whole sequences,
+// and keeps, counts and differentiates what is of its own.
+//
 // Where ranks route the same tokens each, and experts are sent several copies of a row, g_rows is
 // that of a copy's part (GateBlock::copies): their weights' gradients then count every row once.
 //
@@ -67,8 +70,11 @@ struct GateBlock {
   TensorShare share;     // whose tokens x1 holds
   ContextShare context;  // the part that x1 has of every sequence
   TensorShare counted;   // of these, whose count in the weights' gradients
-  TensorShare divided;   // of these tokens' rows, which are sent from here
-  int64_t copies = 1;    // of every row that experts are sent (strategy::copies_of_rows)
+  // Who brings an equal part of the tokens that the forward reads, whose rows are sent from here
+  // (Parm's baseline): everything else is of own tokens alone.
+  TensorShare gathered;
+  TensorShare divided;  // of these tokens' rows, which are sent from here
+  int64_t copies = 1;   // of every row that experts are sent (strategy::copies_of_rows)
   int64_t top_k = 0;
   bool normalised = false;
   bool sigmoid = false;
@@ -113,14 +119,15 @@ GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_ro
                            const std::vector<at::Tensor>& g_weights, const at::Tensor& gx_TD,
                            const at::Tensor& x1_TD, const Routings& chunks, Tape& tape);
 
-// visit(c, first, tokens): of each chunk its tokens.
+// visit(c, first, position): of each chunk the positions of its tokens' copies, [T, K], and the
+// first of them; where tokens are gathered, of own ones alone.
 template <class Visit>
-void for_each_chunk(const Routings& chunks, Visit visit) {
+void for_each_chunk(const Routings& chunks, const TensorShare& gathered, Visit visit) {
   int64_t first = 0;
   for (size_t c = 0; c < chunks.size(); ++c) {
-    const int64_t tokens = chunks[c]->position.size(0);
-    visit(c, first, tokens);
-    first += tokens;
+    const at::Tensor position = gathered.own(chunks[c]->position);
+    visit(c, first, position);
+    first += position.size(0);
   }
 }
 

@@ -130,7 +130,7 @@ class Bench {
                         .sequence = shape_.sequence,
                         .by = by_,
                         .element_bytes = static_cast<int64_t>(at::elementSize(shape_.dtype))};
-    w.rows = w.routed_tokens() * std::max<int64_t>(1, model_.top_k());
+    w.rows = w.gated_tokens() * std::max<int64_t>(1, model_.top_k());
     w.local_experts = model_.num_experts() / ep;
     if (routing == nullptr) return w;
     w.rows = routing->token.size(0);
@@ -320,8 +320,9 @@ class Bench {
     Tape gate_tape{.defers_weights = in_parts_}, tape{.defers_weights = in_parts_};
     Routing routing;
     at::Tensor rows, out, x, g_rows, g;
-    const auto gate_f =
-        measure([&] { rows = stage_->gate_forward(0, x_, shape_.sequence, routing, &gate_tape); });
+    const at::Tensor gathered = by_.gated > 1 ? x_.repeat({by_.gated, 1}) : x_;
+    const auto gate_f = measure(
+        [&] { rows = stage_->gate_forward(0, gathered, shape_.sequence, routing, &gate_tape); });
     const int64_t routing_bytes = cost::slot_bytes(
         model_, {schedule::SlotKind::kRouting, {SegmentKind::kGate, 0}}, work(ep, &routing));
     CHECK(routing_bytes ==
@@ -346,7 +347,7 @@ class Bench {
     CHECK(merge_f.peak == bytes_of(x));
     Stage::MergeGradients merged;
     const auto merge_b =
-        measure([&] { merged = stage_->merge_backward(0, x_, returned, routing); });
+        measure([&] { merged = stage_->merge_backward(0, gathered, returned, routing); });
     CHECK(bytes_of(merged.returned) == bytes_of(rows));
     const int64_t divided = predicted(SegmentKind::kMerge, w).backward_transient;
     const int64_t merge_bytes = bytes_of(merged.returned) + bytes_of(merged.weights) + divided;
@@ -700,12 +701,13 @@ TEST_CASE("what ranks compute on all tokens alike, or on a share of them, is wha
   for (const char* family : {"mixtral", "deepseek_v3", "qwen2_moe"})
     for (Shape shape : kShapes)
       for (const int64_t expert_ranks : {1, 2})
-        for (const MoeSchedule schedule :
-             {MoeSchedule::kPlain, MoeSchedule::kParmS1, MoeSchedule::kMontaO1})
+        for (const MoeSchedule schedule : {MoeSchedule::kPlain, MoeSchedule::kParmBaseline,
+                                           MoeSchedule::kParmS1, MoeSchedule::kMontaO1})
           for (const bool in_parts : {false, true}) {
             if (shape.sequences * shape.sequence % 2 != 0) continue;
             // The auxiliary loss of parts of sequences takes for a moment what is not predicted.
             if (schedule == MoeSchedule::kParmS1 && shape.sequences % 2 != 0) continue;
+            if (schedule == MoeSchedule::kParmBaseline && expert_ranks == 1) continue;
             shape.family = family;
             INFO("family ", std::string(family), " schedule ",
                  std::string(strategy::name(schedule)));
@@ -727,14 +729,17 @@ TEST_CASE("experts whose matrices ranks share keep and need what cost predicts")
   for (const Shape& shape : kShapes)
     for (const int64_t ranks : {2, 4})
       for (const int64_t ep : {1, 3})
-        for (const bool in_parts : {false, true}) {
-          INFO("family ", std::string(shape.family), " sequence ", shape.sequence);
-          CAPTURE(ranks);
-          CAPTURE(ep);
-          Bench bench(shape, ep, {}, 0, 0, strategy::AllToAll::kFlat, 1, ranks);
-          if (in_parts) bench.divide_backwards();
-          bench.mixture(ep);
-        }
+        for (const auto schedule :
+             {strategy::MoeSchedule::kPlain, strategy::MoeSchedule::kParmBaseline})
+          for (const bool in_parts : {false, true}) {
+            INFO("family ", std::string(shape.family), " sequence ", shape.sequence);
+            CAPTURE(ranks);
+            CAPTURE(ep);
+            INFO("schedule ", std::string(strategy::name(schedule)));
+            Bench bench(shape, ep, {}, 0, 0, strategy::AllToAll::kFlat, 1, ranks, true, schedule);
+            if (in_parts) bench.divide_backwards();
+            bench.mixture(ep);
+          }
 }
 
 TEST_CASE("a dense MLP keeps and needs what cost predicts") {

@@ -237,10 +237,12 @@ class ModelStage final : public Stage {
     const at::Tensor residual_TD = routed_residual(layer, x1_TD);
     if (chunks.front()->deduplicated) return returned.front() + residual_TD;
     at::Tensor x_TD = at::empty_like(residual_TD);
-    for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t tokens) {
-      merge_out(x_TD.narrow(0, first, tokens), returned[c], chunks[c]->weights, chunks[c]->position,
-                residual_TD.narrow(0, first, tokens));
-    });
+    for_each_chunk(chunks, at(layer).gate.gathered,
+                   [&](size_t c, int64_t first, const at::Tensor& position) {
+                     const int64_t tokens = position.size(0);
+                     merge_out(x_TD.narrow(0, first, tokens), returned[c], chunks[c]->weights,
+                               position, residual_TD.narrow(0, first, tokens));
+                   });
     return x_TD;
   }
   std::vector<MergeGradients> merge_backward(int32_t, const at::Tensor& gx_TD,
@@ -250,15 +252,15 @@ class ModelStage final : public Stage {
     const at::Tensor routed_gx_TD = routed(gx_TD);
     if (chunks.front()->deduplicated) return {{routed_gx_TD, {}}};
     std::vector<MergeGradients> gradients;
-    for_each_chunk(chunks, [&](size_t c, int64_t first, int64_t tokens) {
+    for_each_chunk(chunks, {}, [&](size_t c, int64_t first, const at::Tensor& position) {
       const at::Tensor& weights = chunks[c]->weights;
       MergeGradients& g = gradients.emplace_back(
           at::empty({chunks[c]->token.size(0), returned[c].size(1)}, returned[c].options()),
           at::empty_like(weights));
       // The gradient of a copy's part (GateBlock::copies).
-      merge_backward_out(g.returned, g.weights, routed_gx_TD.narrow(0, first, tokens), returned[c],
-                         share_.copies > 1 ? weights / share_.copies : weights, chunks[c]->position,
-                         chunks[c]->first_own_row);
+      merge_backward_out(g.returned, g.weights, routed_gx_TD.narrow(0, first, position.size(0)),
+                         returned[c], share_.copies > 1 ? weights / share_.copies : weights,
+                         position, chunks[c]->first_own_row);
     });
     return gradients;
   }
@@ -560,6 +562,7 @@ std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Str
                    .divides_tokens = strategy.sequence_parallel || strategy.mesh.tp == 1,
                    .divides_routed = !strategy::repeats_rows(strategy),
                    .divides_rows = strategy::divides_rows(strategy),
+                   .gathers_tokens = strategy::ranks_per_gated_token_set(strategy) > 1,
                    .copies = strategy::copies_of_rows(strategy),
                    .first_stage = false,
                    .last_stage = false,

@@ -346,6 +346,7 @@ void declare_layer(const model::Model& model, int32_t layer, const StageShare& s
   blocks.gate = {.epsilon = epsilon,
                  .share = routed,
                  .counted = counted,
+                 .gathered = share.gathers_tokens ? share.experts : whole,
                  .divided = share.divides_rows ? tensor : whole,
                  .copies = share.copies,
                  .top_k = ffn.top_k,

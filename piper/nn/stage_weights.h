@@ -32,8 +32,9 @@ struct StageShare {
   // Whether those that share matrices divide the tokens between the blocks, and those that a
   // mixture layer routes; else each holds all of them.
   bool divides_tokens = true, divides_routed = true;
-  bool divides_rows = false;  // of the same tokens, behind the gate
-  int64_t copies = 1;         // of every row that experts are sent
+  bool divides_rows = false;    // of the same tokens, behind the gate
+  bool gathers_tokens = false;  // those that share experts, in front of the gate
+  int64_t copies = 1;           // of every row that experts are sent
   bool first_stage = true;
   bool last_stage = true;
   balance::Placements placements;  // StageOptions

@@ -122,6 +122,7 @@ LayerSlot write_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot 
   if (kind.is_one_segment) return write_plain_mixture(program, kind, x1);
   switch (kind.moe_schedule) {
     case strategy::MoeSchedule::kPlain:
+    case strategy::MoeSchedule::kParmBaseline:
     case strategy::MoeSchedule::kMontaO1:
       return write_plain_mixture(program, kind, x1);
     case strategy::MoeSchedule::kChunked:
@@ -131,7 +132,6 @@ LayerSlot write_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot 
                              : write_plain_mixture(program, kind, x1);
     case strategy::MoeSchedule::kParmS1:
       return write_parm_s1_mixture(program, kind, x1);
-    case strategy::MoeSchedule::kParmBaseline:
     case strategy::MoeSchedule::kMontaO3:
       break;  // contradictions() refuses them
   }
@@ -171,6 +171,7 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .shares_capacity = (counts_sequences || counts_context) && s.capacity.is_limited(),
           .shares_experts = is_moe && s.mesh.etp > 1 && !fuses,
           .gathers_rows = gathers_rows,
+          .gathers_tokens = is_moe && strategy::ranks_per_gated_token_set(s) > 1,
           .divides_rows = is_moe && strategy::divides_rows(s),
           .fuses_exchange = fuses,
           .counts_shared_rows = gathers_rows && style.exchanges_counts,

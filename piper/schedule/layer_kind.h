@@ -33,6 +33,7 @@ struct LayerKind {
   bool counts_sequences = false, counts_context = false;
   bool shares_capacity = false;  // a capacity is that of sequences whose choices are counted so
   bool shares_experts = false, gathers_rows = false;
+  bool gathers_tokens = false;  // of a mixture: strategy::ranks_per_gated_token_set is above 1
   bool divides_rows = false;    // of a mixture: strategy::divides_rows
   bool fuses_exchange = false;  // of a mixture: strategy::fuses_exchange
   // Whom its rows are exchanged with.

@@ -96,6 +96,7 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
     case SegmentKind::kDividedRows:
       return Axis::kTensor;
     case SegmentKind::kExpertTensor:
+    case SegmentKind::kExpertTokens:
       return Axis::kExpertTensor;
     case SegmentKind::kContext:
     case SegmentKind::kContextChoices:
@@ -191,6 +192,8 @@ const char* name(SegmentKind kind) {
       return "choices of experts";
     case SegmentKind::kExpertTensor:
       return "expert tensor collective";
+    case SegmentKind::kExpertTokens:
+      return "gathered tokens";
     case SegmentKind::kDividedRows:
       return "divided rows";
     case SegmentKind::kContext:

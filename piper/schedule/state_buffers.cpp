@@ -51,6 +51,7 @@ bool adds_to(const StepWriter& step, SegmentKind segment, Phase phase, SegmentKi
     case SegmentKind::kTensorChoices:
     case SegmentKind::kContextChoices:
     case SegmentKind::kExpertTensor:
+    case SegmentKind::kExpertTokens:
     case SegmentKind::kDividedRows:
     case SegmentKind::kContext:
     case SegmentKind::kDenseWeights:

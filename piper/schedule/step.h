@@ -75,6 +75,7 @@ enum class SegmentKind : uint8_t {
   kContextChoices,
   kTensorChoices,
   kExpertTensor,  // gathers and sums of ranks that share an expert's matrices
+  kExpertTokens,  // gathers of their tokens, of which each then sends the rows (parm_baseline.h)
   // gathers of rows that ranks which route the same tokens divide (moe_layer/divided_rows.h)
   kDividedRows,
   kContext,        // keys and values, of ranks that share a sequence
@@ -357,6 +358,16 @@ struct SlotMeaning {
 // rows where etp divides tp, unless they divide them: nothing is counted or gathered, and the sums
 // are all-reduces.
 //
+// Under Parm's baseline (strategy::ranks_per_gated_token_set) they gather their tokens, so that each
+// sends the rows of all, receives the same ones, and nothing is counted. A routing is that of all;
+// merge's forward and the gate's backward take their own tokens of it, tapes are of own tokens:
+//   gather       F    x1                                           x1 of all
+//   gate         F    x1 of all                                    rows, routing, tape
+//   gather       B    gradient(x)                                  gradient(x) of all
+//   merge        B    gradient(x) of all, returned, routing        returned gradient, routing
+//                                                                  gradient
+// Gathers are of kExpertTokens. Shared experts, residual and statistics are of own tokens.
+//
 // Where exchanges are fused (strategy::fuses_exchange), counts, dispatch and combine are over the
 // ep x etp ranks of a layer's experts (Axis::kExpertSet), without gathers and sums among etp:
 // received has the rows of all these ranks, and expert rows are this rank's part of the results.
@@ -441,8 +452,8 @@ constexpr bool gathers_choices(SegmentKind segment) {
 // choices of experts, and not of weights and gradients.
 constexpr bool moves_rows(SegmentKind segment) {
   return segment == SegmentKind::kTensor || segment == SegmentKind::kExpertTensor ||
-         segment == SegmentKind::kDividedRows || segment == SegmentKind::kContext ||
-         gathers_choices(segment);
+         segment == SegmentKind::kExpertTokens || segment == SegmentKind::kDividedRows ||
+         segment == SegmentKind::kContext || gathers_choices(segment);
 }
 
 // Whose ranks take part in a collective of a segment of this kind; the expert axis for exchanges.

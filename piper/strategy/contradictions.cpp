@@ -229,6 +229,32 @@ void check_held_tokens(const Strategy& s, std::vector<std::string>& lines) {
                     s.sequence, s.mesh.ranks_per_sequence(), schedule));
 }
 
+// Tokens that ranks which share experts gather: whole sequences, or the same ones.
+void check_gathered_tokens(const Strategy& s, std::vector<std::string>& lines) {
+  if (s.moe_schedule != MoeSchedule::kParmBaseline) return;
+  const char* schedule = name(s.moe_schedule);
+  if (s.mesh.etp == 1)
+    lines.push_back(fmt::format(
+        "'moe_schedule' is {} with 'mesh.etp' 1, where no ranks share experts; allowed: "
+        "plain, or etp of at least 2",
+        schedule));
+  else if (s.mesh.tp > 1 && s.sequence_parallel)
+    lines.push_back(
+        fmt::format("'moe_schedule' is {} with 'sequence_parallel', where every token is routed "
+                    "once already; allowed: plain, or without 'sequence_parallel'",
+                    schedule));
+  else if (s.mesh.cp > 1 && s.mesh.tp % s.mesh.etp != 0)
+    lines.push_back(fmt::format(
+        "'moe_schedule' is {} with 'mesh.cp' {}, where ranks of 'mesh.etp' {} hold parts "
+        "of one sequence; allowed: etp that divides 'mesh.tp' {}, or plain",
+        schedule, s.mesh.cp, s.mesh.etp, s.mesh.tp));
+  if (s.mesh.cp > 1 && s.capacity.is_limited())
+    lines.push_back(
+        fmt::format("'moe_schedule' is {} with 'mesh.cp' {} and a capacity, which is that of whole "
+                    "sequences; allowed: without a capacity, or plain",
+                    schedule, s.mesh.cp));
+}
+
 // How a mixture layer's parts follow each other.
 void check_moe_schedule(const Strategy& s, std::vector<std::string>& lines) {
   if (!runs(s.moe_schedule)) {
@@ -240,6 +266,7 @@ void check_moe_schedule(const Strategy& s, std::vector<std::string>& lines) {
   }
   check_moe_chunks(s, lines);
   check_held_tokens(s, lines);
+  check_gathered_tokens(s, lines);
   if (deduplicates(s) && (has_chunks(s.moe_schedule) || traits(s.moe_schedule).divides_rows))
     lines.push_back(
         fmt::format("'moe_schedule' is {} with 'all_to_all' {}; allowed: any other "

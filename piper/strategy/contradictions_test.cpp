@@ -135,8 +135,14 @@ TEST_CASE(
               "allowed: monta-o2"});
   s.moe_schedule = kParmBaseline;
   CHECK(contradictions(s, model) ==
-        Lines{"'moe_schedule' is parm-baseline: it is priced by `piper moe` alone, not executed; "
-              "allowed: plain"});
+        Lines{"'moe_schedule' is parm-baseline with 'mesh.etp' 1, where no ranks share experts; "
+              "allowed: plain, or etp of at least 2"});
+  s.mesh.etp = 2;
+  CHECK(contradictions(s, model) == Lines{});
+  s.sequence_parallel = true;
+  CHECK(contradictions(s, model) ==
+        Lines{"'moe_schedule' is parm-baseline with 'sequence_parallel', where every token is "
+              "routed once already; allowed: plain, or without 'sequence_parallel'"});
 }
 
 TEST_CASE("more stages than layers is named with what is allowed") {

@@ -202,7 +202,8 @@ inline constexpr auto kContextExchanges = values_of<ContextExchange>();
 // 2024) and MoNTA's (Guo et al. 2024) are of tokens that tensor-parallel ranks hold alike.
 //   kPlain          one after the other
 //   kChunked        rows in chunks of tokens: one chunk travels while another is computed
-//   kParmBaseline   the tokens of ranks that share experts are gathered before the gate
+//   kParmBaseline   ranks that share experts gather their tokens before the gate, and each of them
+//                   sends the rows of all
 //   kParmS1         each rank takes its share of the tokens before the gate, and all gather the
 //                   layer's output
 //   kParmS2         each rank takes its share of every expert's rows behind the gate, and all
@@ -234,8 +235,8 @@ inline constexpr std::array kMoeScheduleTraits{
                       false},
     MoeScheduleTraits{MoeSchedule::kChunked, "chunked", MoeSchedule::kChunked, true, false, false,
                       false},
-    MoeScheduleTraits{MoeSchedule::kParmBaseline, "parm-baseline", MoeSchedule::kPlain, false, true,
-                      false, false},
+    MoeScheduleTraits{MoeSchedule::kParmBaseline, "parm-baseline", MoeSchedule::kParmBaseline,
+                      false, false, false, false},
     MoeScheduleTraits{MoeSchedule::kParmS1, "parm-s1", MoeSchedule::kParmS1, false, true, false,
                       true},
     MoeScheduleTraits{MoeSchedule::kParmS2, "parm-s2", MoeSchedule::kParmS2, true, true, true,
@@ -361,6 +362,12 @@ constexpr bool divides_rows(const Strategy& s) {
   return repeats_rows(s) && traits(s.moe_schedule).divides_rows;
 }
 
+// Ranks that share an expert's matrices whose tokens each of them gathers in front of the gate, and
+// whose rows each of them sends (Parm's baseline); else a rank's own alone.
+constexpr int64_t ranks_per_gated_token_set(const Strategy& s) {
+  return s.moe_schedule == MoeSchedule::kParmBaseline ? s.mesh.etp : 1;
+}
+
 // Whether a row is sent to all ranks that share its expert's matrices, in one exchange over ep x
 // etp that brings a part of its result back from each (Parm's EP&ESP-AlltoAll); else to one.
 constexpr bool fuses_exchange(const Strategy& s) {
@@ -370,14 +377,15 @@ constexpr bool fuses_exchange(const Strategy& s) {
 // Whether ranks that share an expert's matrices receive other rows each, and gather them; else all
 // of them receive the same ones, as inside a group of ranks that route the same tokens.
 constexpr bool gathers_expert_rows(const Strategy& s) {
-  return s.mesh.etp > 1 && !fuses_exchange(s) &&
+  return s.mesh.etp > 1 && !fuses_exchange(s) && ranks_per_gated_token_set(s) == 1 &&
          !(repeats_rows(s) && !divides_rows(s) && s.mesh.tp % s.mesh.etp == 0);
 }
 
 // How often every row reaches each part of its expert's matrices.
 constexpr int64_t copies_of_rows(const Strategy& s) {
   if (!repeats_rows(s) || divides_rows(s)) return 1;
-  return gathers_expert_rows(s) ? s.mesh.tp : s.mesh.tp / s.mesh.etp;
+  return gathers_expert_rows(s) || ranks_per_gated_token_set(s) > 1 ? s.mesh.tp
+                                                                    : s.mesh.tp / s.mesh.etp;
 }
 
 // Places of a mixture layer's experts, copies among them: what rows are counted and sent by.

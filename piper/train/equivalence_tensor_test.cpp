@@ -165,6 +165,49 @@ TEST_CASE("rows that several ranks send alike count once, whatever shares an exp
                                         .capacity = {.factor = 1, .drop = drop}}}));
 }
 
+// Copies of the same tokens, tokens of several groups, and both; whole sequences that a capacity
+// drops from; losses that the router has of its own.
+TEST_CASE("Parm's baseline trains as one rank does, in fp64") {
+  using enum PipelineSchedule;
+  constexpr auto kBaseline = strategy::MoeSchedule::kParmBaseline;
+  model::Model model = small_model();
+  model.router_z_coefficient = 0.01;
+  check_runs(model, with_all_tokens(
+                        {{.mesh = {.dp = 2, .etp = 2}},
+                         {.mesh = {.ep = 2, .dp = 4, .etp = 2},
+                          .recompute = Recompute::kFull,
+                          .all_to_all = strategy::AllToAll::kHalo},
+                         {.mesh = {.ep = 2, .etp = 2, .tp = 4}, .recompute = Recompute::kExperts},
+                         {.mesh = {.ep = 2, .dp = 4, .etp = 4, .tp = 2},
+                          .recompute = Recompute::kAttentionAndExperts},
+                         {.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                          .schedule = kZbH1,
+                          .micro_batch = 2,
+                          .zero = 1},
+                         {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}, .zero = 3},
+                         {.mesh = {.ep = 2, .etp = 2, .tp = 2, .cp = 2}}},
+                        kBaseline));
+  check_runs(deepseek_like(), with_all_tokens({{.mesh = {.ep = 4, .dp = 2, .etp = 2, .tp = 4}},
+                                               {.mesh = {.pp = 2, .dp = 2, .vpp = 2, .etp = 2},
+                                                .schedule = kDualPipeV,
+                                                .recompute = Recompute::kAttention}},
+                                              kBaseline));
+  check_runs(
+      tied(qwen2_like()),
+      with_all_tokens({{.mesh = {.dp = 2, .etp = 2, .tp = 2}, .recompute = Recompute::kExperts},
+                       {.mesh = {.ep = 2, .dp = 4, .etp = 2}, .zero = 2}},
+                      kBaseline));
+  check_runs(small_model(),
+             with_all_tokens({{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}}}, kBaseline), tie);
+  for (const strategy::Drop drop : {strategy::Drop::kProbability, strategy::Drop::kPosition})
+    check_runs(small_model(), with_all_tokens({{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                                                .capacity = {.factor = 1, .drop = drop}},
+                                               {.mesh = {.ep = 2, .dp = 4, .etp = 2},
+                                                .micro_batch = 2,
+                                                .capacity = {.factor = 1, .drop = drop}}},
+                                              kBaseline));
+}
+
 TEST_CASE("Parm's schedule S1 trains as one rank does, in fp64") {
   using enum PipelineSchedule;
   constexpr auto kS1 = strategy::MoeSchedule::kParmS1;
@@ -290,7 +333,7 @@ TEST_CASE("a random mesh, schedules, recomputation, micro-batch, exchange and di
     run.zero = static_cast<int64_t>(random() % 4);
     if (run.mesh.ep > 1) run.all_to_all = pick(strategy::kAllToAlls);
     run.sequence_parallel = random() % 2 == 0;
-    if (run.mesh.tp > 1 && !run.sequence_parallel && random() % 2 == 0)
+    if ((run.mesh.tp > 1 ? !run.sequence_parallel : run.mesh.etp > 1) && random() % 2 == 0)
       run.moe_schedule = pick(strategy::kMoeSchedules);
     if (random() % 3 == 0) run.chunks = pick(kShares);
     if (run.mesh.ep > 1 && random() % 3 == 0) run.redundant = run.mesh.ep;

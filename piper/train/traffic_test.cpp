@@ -178,6 +178,43 @@ TEST_CASE("sums that all keep, and the gathers of S1, are counted as they are pr
     }
 }
 
+TEST_CASE("tokens that Parm's baseline gathers are counted as they are predicted") {
+  const auto counted = [](Case c) {
+    c.sequence_parallel = false;
+    const Traffic traffic = run(c).traffic;
+    CAPTURE(to_text(traffic));
+    CHECK(traffic.num_unequal() == 0);
+    std::map<std::string, int64_t> sent;
+    for (const TrafficRow& row : traffic.rows) sent[row.phase + " " + row.what] += row.sent_bytes;
+    return sent;
+  };
+  const auto baseline = [](Case c) {
+    c.moe_schedule = strategy::MoeSchedule::kParmBaseline;
+    return c;
+  };
+  Case c{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}};
+  const auto plain = counted(c), gathered = counted(baseline(c));
+  // Both ranks of a token group send the rows of both. (The two tables may be of other steps.)
+  for (const std::string what : {"forward dispatch", "forward combine", "backward dispatch"}) {
+    CHECK(gathered.at(what) > 1.6 * plain.at(what));
+    CHECK(gathered.at(what) < 2.4 * plain.at(what));
+  }
+  CHECK(gathered.at("forward all-gather") > 0);
+  CHECK(gathered.at("backward all-gather") > 0);
+  for (const Case& other : {Case{.mesh = {.dp = 2, .etp = 2}},
+                            Case{.mesh = {.ep = 2, .dp = 4, .etp = 2},
+                            .recompute = strategy::Recompute::kFull,
+                            .precision = strategy::Precision::kBf16},
+                            Case{.mesh = {.ep = 2, .dp = 4, .etp = 4, .tp = 2},
+                            .capacity_factor = 1,
+                            .all_to_all = strategy::AllToAll::kHalo},
+                            Case{.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                            .recompute = strategy::Recompute::kExperts,
+                            .zero = 1,
+                            .schedule = strategy::PipelineSchedule::kZbH1}})
+    counted(baseline(other));
+}
+
 TEST_CASE("rows that ranks divide cross nodes once, and are counted as they are predicted") {
   using enum strategy::MoeSchedule;
   // Two nodes of four devices, a token group on each.

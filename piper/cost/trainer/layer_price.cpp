@@ -242,6 +242,7 @@ class LayerPricer {
   // What one rank routes and sends of a mixture layer. A strategy's own words for it are
   // strategy::repeats_rows(), divides_rows(), fuses_exchange() and gathers_expert_rows().
   struct MixtureRows {
+    double own = 0;       // tokens of the rank's: shared experts, what is kept of the gate
     double tokens = 0;    // that the rank routes
     double rows = 0;      // of those: gate, merge
     double sent = 0;      // of those, by this rank
@@ -249,7 +250,8 @@ class LayerPricer {
     // Of ranks that share an expert: they receive other rows each and gather them, or all of them
     // are sent all rows in one exchange; else they receive the same ones.
     bool is_gathered = false, is_fused = false;
-    double output = 0;  // tokens or rows of a whole tp group that are gathered behind the layer
+    double gathered = 0;  // tokens that are gathered in front of the layer
+    double output = 0;    // tokens or rows of a whole tp group that are gathered behind the layer
     Group exchange;
   };
   MixtureRows mixture_rows() const {
@@ -259,11 +261,16 @@ class LayerPricer {
     const bool holds = trainer_.schedules_mixtures && s_.tp > 1 && !s_.sequence_parallel;
     const bool repeats = holds && s_.moe_schedule != strategy::MoeSchedule::kParmS1;
     const bool divides = repeats && traits(s_.moe_schedule).divides_rows;
-    MixtureRows r{.tokens = repeats ? s_.tokens : s_.tokens / tp_};
+    MixtureRows r{.own = repeats ? s_.tokens : s_.tokens / tp_};
+    r.tokens = r.own;
+    const bool gathers =
+        trainer_.schedules_mixtures && s_.moe_schedule == strategy::MoeSchedule::kParmBaseline;
+    if (gathers) r.gathered = r.tokens *= etp;
     r.rows = r.tokens * rows_of_token;
     r.sent = divides ? r.rows / tp_ : r.rows;
     r.is_fused = s_.etp > 1 && traits(s_.moe_schedule).fuses_exchange;
-    r.is_gathered = s_.etp > 1 && !r.is_fused && !(repeats && !divides && s_.tp % s_.etp == 0);
+    r.is_gathered =
+        s_.etp > 1 && !r.is_fused && !gathers && !(repeats && !divides && s_.tp % s_.etp == 0);
     r.received = r.sent * (r.is_gathered || r.is_fused ? etp : 1) * s_.imbalance;
     r.output = divides ? r.rows : holds && !repeats ? s_.tokens : 0;
     r.exchange =
@@ -292,7 +299,7 @@ class LayerPricer {
                           local * chunks, trainer_.grouped_efficiency, converted);
     const double shared_ffn =
         static_cast<double>(f.shared_ffn + f.parallel_dense_ffn) / shared_ranks();
-    const double shared_tokens = trainer_.schedules_mixtures ? r.tokens : s_.tokens;
+    const double shared_tokens = trainer_.schedules_mixtures ? r.own : s_.tokens;
     if (shared_ffn > 0)
       shared.feed_forward(shared_tokens, hidden_, shared_ffn, f.num_dense_matrices);
     p_.experts_forward = products.forward() + shared.forward();
@@ -304,7 +311,7 @@ class LayerPricer {
       p_.experts_bytes += ffn_bytes(shared_tokens, shared_ffn, f.num_dense_matrices);
     p_.other_bytes += kElement * r.received * hidden_;         // rows as they came in
     p_.other_bytes += 2 * kElement * local_tokens_ * hidden_;  // residual, normalised
-    p_.other_bytes += 4 * r.tokens * experts;                  // probabilities
+    p_.other_bytes += 4 * r.own * experts;                     // probabilities
     p_.backward_bytes =
         std::max(p_.backward_bytes, kElement * r.received * (3 * ffn / etp + hidden_));
   }
@@ -347,6 +354,8 @@ class LayerPricer {
                             ? rates_.all_gather(s_.etp, 1, kElement * r.received * hidden_)
                             : Moves{};
     m.expert_tensor.moves = twice(among);
+    if (r.gathered > 0)
+      m.tokens.moves = rates_.all_gather(s_.etp, 1, kElement * r.gathered * hidden_);
     if (r.output > 0) m.output.moves = rates_.all_gather(s_.tp, 1, kElement * r.output * hidden_);
     p_.mixture_forward = p_.mixture_backward = m;
     if (trainer_.schedules_mixtures) {
@@ -364,7 +373,7 @@ class LayerPricer {
     }
     const auto expose = [](const MixtureTravel& pass, PassPrice& to) {
       to.exchange += pass.exposed();
-      to.tensor += pass.expert_tensor.exposed() + pass.output.exposed();
+      to.tensor += pass.tokens.exposed() + pass.expert_tensor.exposed() + pass.output.exposed();
     };
     expose(p_.mixture_forward, p_.forward);
     expose(p_.mixture_backward, p_.backward);

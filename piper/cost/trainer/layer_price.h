@@ -63,11 +63,12 @@ struct Travel {
   double exposed() const { return moves.total() - hidden; }
 };
 
-// What a mixture layer moves in a pass: rows to the experts and back, what the ranks that share an
-// expert gather and sum, and what tensor-parallel ranks that have divided tokens or rows among them
-// for this layer alone gather behind it.
+// What a mixture layer moves in a pass: the tokens that ranks which share an expert gather in front
+// of it (Parm's baseline), rows to the experts and back, what those ranks gather and sum, and what
+// tensor-parallel ranks that have divided tokens or rows among them for this layer alone gather
+// behind it.
 struct MixtureTravel {
-  Travel dispatch, combine, expert_tensor, output;
+  Travel tokens, dispatch, combine, expert_tensor, output;
   double exposed() const { return dispatch.exposed() + combine.exposed(); }
 };
 

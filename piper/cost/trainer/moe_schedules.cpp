@@ -153,16 +153,10 @@ class MoePricer {
   MoeSchedulePrice parm_baseline() const {
     const double etp = real(s_.etp);
     const Collective way = exchange(s_.ep, s_.etp, etp * bytes_);
-    const Collective tokens = gather(s_.etp, 1, etp * token_bytes_);  // back: their reduce-scatter
+    const Collective tokens = gather(s_.etp, 1, etp * token_bytes_);
     const Collective sum = gather(s_.etp, 1, etp * bytes_, 2);
-    const Collective split = gather(s_.etp, 1, etp * bytes_);  // of the backward
-    const Experts e = experts(etp * rows_);
-    MoeSchedulePrice price{.name = name(MoeSchedule::kParmBaseline),
-                           .forward = sequential({way, way}, {tokens, sum}, e.forward),
-                           .backward = sequential({way, way}, {split, tokens}, e.backward)};
-    count(price, {way, way, tokens});
-    count(price, {sum, split}, 1);
-    return price;
+    return priced(name(MoeSchedule::kParmBaseline), {way, way}, {tokens, sum},
+                  experts(etp * rows_));
   }
 
   double dealt_rows() const { return rows_ * real(s_.etp) / real(s_.tp); }

@@ -11,7 +11,7 @@
 //   plain          exchange I, gather D I where D > 1, experts on D R rows, sum over etp, exchange
 //                  I: every rank sends all rows, so each is computed max(1, tp / etp) times
 //   parm-baseline  DeepSpeed-MoE's order (Parm, eq. 1): gather the tokens of an etp group, exchange
-//                  etp I, experts on etp R rows, sum over etp, exchange etp I
+//                  etp I, experts on etp R rows, sum over etp, exchange etp I; back: the same
 //   parm-s1        a tp-th of the tokens before the gate: exchange over ep x etp of etp I / tp,
 //                  experts on etp R / tp rows, the same exchange back, gather T H over tp
 //   parm-s2        a tp-th of the rows behind the gate: the same exchanges, and a gather of I over
@@ -25,7 +25,7 @@
 //
 // What runs at the same time shares the levels of the network that both cross. The backward does
 // the same with conjugates (split and gather change places); its experts do twice the products.
-// Parm's baseline alone gathers differently there. Pure functions, thread-safe.
+// Pure functions, thread-safe.
 #pragma once
 
 #include <piper/cluster/cluster.h>

@@ -326,6 +326,7 @@ class StepPricer {
     if (axis == Axis::kWorld || axis == Axis::kEnds) return {};
     const LayerPrice& p = layer_price(segment.layer);
     const bool forward = task.phase == Phase::kForward || task.phase == Phase::kRecompute;
+    if (segment.kind == SegmentKind::kExpertTokens) return mixture(p, task.phase).tokens.moves;
     if (axis == Axis::kExpertTensor)
       return part_of(mixture(p, task.phase).expert_tensor.moves, of_expert_tensor(task));
     if (axis == Axis::kContext) return (forward ? p.context_forward : p.context_backward).moves;

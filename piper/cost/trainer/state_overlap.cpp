@@ -55,6 +55,7 @@ void Beside::mixture(const MixtureTravel& m, const Travel& there, const Travel& 
                      double seconds) {
   // What computes beside an exchange does so while that takes its part of the links.
   const double rest = seconds - there.hidden - back.hidden;
+  collective(m.tokens, expert_tensor_);
   if (there.moves.total() > 0) move(there.moves, 1, speed_of(there));
   collective(m.expert_tensor, expert_tensor_);
   compute(std::max(0.0, rest));
@@ -90,8 +91,10 @@ void Beside::pair(const LayerPrice& p, const PairCompute& seconds) {
   const MixtureTravel &f = p.mixture_forward, &b = p.mixture_backward;
   collective(p.tensor_forward, tensor_);
   collective(p.context_forward, context_);
+  collective(b.tokens, expert_tensor_);
   exchange_beside(b.combine, seconds.attention_forward + b.combine.hidden);
   collective(b.expert_tensor, expert_tensor_);
+  collective(f.tokens, expert_tensor_);
   exchange_beside(f.dispatch, seconds.feed_forward_backward - b.combine.hidden - b.dispatch.hidden +
                                   f.dispatch.hidden);
   collective(f.expert_tensor, expert_tensor_);

@@ -1,5 +1,6 @@
 #include <piper/schedule/divided_block.h>
 #include <piper/schedule/moe_layer/divided_rows.h>
+#include <piper/schedule/moe_layer/parm_baseline.h>
 #include <piper/schedule/moe_layer/plain.h>
 
 namespace piper::schedule {
@@ -59,12 +60,13 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
                      .divides_tokens = kind.gathers_rows};
   const Share share = kind.splits_exchange ? Share::kRest : Share::kWhole;
   LayerPass& f = p.forward;
-  LayerSlot rows = x1, routing = LayerSlot::none(), gate_tape = LayerSlot::none();
+  const LayerSlot tokens = gather_tokens(p, f, kind, x1);
+  LayerSlot rows = tokens, routing = LayerSlot::none(), gate_tape = LayerSlot::none();
   if (!one) {
     rows = p.slot(kRows, kGate);
     routing = p.slot(kRouting, kGate);
     gate_tape = p.slot(kTape, kGate);
-    write_gate(p, kind, x1, {rows, routing, gate_tape});
+    write_gate(p, kind, tokens, {rows, routing, gate_tape});
   }
   const auto count_shared_rows = [&] {
     if (!kind.counts_shared_rows) return;
@@ -110,14 +112,15 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
 
   LayerPass& b = p.backward;
   LayerSlot gx = p.output_gradient;
-  LayerSlot g_returned = gx, g_routing = LayerSlot::none();
+  const LayerSlot g_tokens = gather_tokens(p, b, kind, gx);
+  LayerSlot g_returned = g_tokens, g_routing = LayerSlot::none();
   if (!one) {
     g_returned = p.slot(kReturnedGradient, kMerge);
     g_routing = p.slot(kRoutingGradient, sums ? kGate : kMerge);
     if (sums)
-      b.compute(kMerge, {gx, routing}, {g_returned});
+      b.compute(kMerge, {g_tokens, routing}, {g_returned});
     else
-      b.compute(kMerge, {gx, returned, routing}, {g_returned, g_routing});
+      b.compute(kMerge, {g_tokens, returned, routing}, {g_returned, g_routing});
   }
   LayerSlot g_expert_rows = g_returned;
   if (kind.exchanges) {
