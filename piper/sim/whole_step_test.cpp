@@ -113,7 +113,7 @@ TEST_CASE("closed form against the played step under every schedule of a mixture
     CHECK(stated(strategy::name(schedule), list) <= 0.01);
     CHECK(list.back().size <= 0.05);
   }
-  CHECK(errors.size() == 6);
+  CHECK(errors.size() == 7);
 }
 
 // What a search likes: stages balanced by their seconds, where a rank's chunks differ by two layers

@@ -134,13 +134,18 @@ double saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double effic
   const Hidden forward = hidden(there.dispatch, there.combine, seconds(f.forward));
   const Hidden backward =
       hidden(back.combine, back.dispatch, seconds(f.backward - f.backward_weights));
+  const auto gather_tokens = [&](Turns::Which which, const MixtureTravel& m) {
+    turns.post(which, exposed(m.tokens, 1, needs.expert_tensor));
+  };
   double begin = 0;
+  gather_tokens(Turns::kBackward, back);
   exchange(Turns::kBackward, back.combine, backward.first);
   for (int layer = 0; layer < kLayers; ++layer) {
     begin = turns.now();
     turns.compute(seconds(a.backward_weights));
     turns.wait(Turns::kForward);
     attention(Turns::kForward, p.tensor_forward, p.arrives_forward, p.context_forward, a.forward);
+    gather_tokens(Turns::kForward, there);
     exchange(Turns::kForward, there.dispatch, forward.first);
     turns.wait(Turns::kBackward);
     turns.compute(backward.rest);
@@ -154,13 +159,15 @@ double saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double effic
     turns.wait(Turns::kBackward);
     attention(Turns::kBackward, p.tensor_backward, p.arrives_backward, p.context_backward,
               a.backward - a.backward_weights);
+    gather_tokens(Turns::kBackward, back);
     exchange(Turns::kBackward, back.combine, backward.first);
   }
-  // Collectives of etp are left out of both sides.
-  const double alone =
-      seconds(a.forward + a.backward + f.forward + f.backward) + p.tensor_forward.exposed() +
-      p.tensor_backward.exposed() + p.context_forward.exposed() + p.context_backward.exposed() +
-      there.exposed() + there.output.exposed() + back.exposed() + back.output.exposed();
+  // Collectives of experts' rows over etp are left out of both sides.
+  const double alone = seconds(a.forward + a.backward + f.forward + f.backward) +
+                       p.tensor_forward.exposed() + p.tensor_backward.exposed() +
+                       p.context_forward.exposed() + p.context_backward.exposed() +
+                       there.tokens.exposed() + there.exposed() + there.output.exposed() +
+                       back.tokens.exposed() + back.exposed() + back.output.exposed();
   return alone - (turns.now() - begin);
 }
 

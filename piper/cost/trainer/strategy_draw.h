@@ -73,6 +73,10 @@ class StrategyDraw {
     s.global_batch_sequences = s.mesh.dp * s.micro_batch_sequences * s.num_micro_batches;
     if (!from_.moe_schedules) return s;
     s.moe_schedule = traits(one_in(strategy::kMoeSchedules)).nearest;
+    if (s.moe_schedule == strategy::MoeSchedule::kParmBaseline) {  // of few meshes else
+      s.mesh.etp = 2;
+      s.sequence_parallel = false;
+    }
     if (strategy::has_chunks(s.moe_schedule)) s.moe_chunks = one_of<int64_t>({2, 3, 4, 8, 32});
     return s;
   }
