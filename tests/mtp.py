@@ -32,7 +32,8 @@ def check_predictions(root):
     worst = 0
     cases = (((1, 1, 1), "1f1b", "none", "fp32", 1), ((2, 2, 2), "1f1b", "none", "fp32", 2), ((2, 1, 2), "gpipe", "full", "fp32", 2),
              ((2, 2, 2), "1f1b", "full", "bf16", 1), ((1, 2, 2), "1f1b", "none", "fp32", 2, "--cp", 2),
-             ((2, 2, 1), "zb-h1", "none", "fp32", 1, "--tp", 2, "--sequence-parallel"), ((1, 2, 1), "1f1b", "none", "fp32", 1, "--tp", 2, "--cp", 2))
+             ((2, 2, 1), "zb-h1", "none", "fp32", 1, "--tp", 2, "--sequence-parallel"), ((1, 2, 1), "1f1b", "none", "fp32", 1, "--tp", 2, "--cp", 2),
+             ((1, 2, 2), "1f1b", "none", "fp32", 2, "--zero", 3), ((2, 1, 2), "zb-h1", "none", "bf16", 1, "--zero", 2))
     for i, (mesh, schedule, recompute, precision, depth, *axes) in enumerate(cases):
         run = root / f"predicted-{i}"
         out = json.loads(train(root, run, mesh, "--precision", precision, "--schedule", schedule, "--recompute", recompute, "--mtp-depth", depth,

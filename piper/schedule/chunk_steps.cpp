@@ -25,8 +25,8 @@ class Lister {
       add(Kind::kBeginStates, module(i));
       add(Kind::kJoin, module(i));
       layer_forward(module(i));
-      add(Kind::kEndStates, module(i));
       add(Kind::kHead, module(i));
+      add(Kind::kEndStates, module(i));
     }
     return std::move(list_);
   }
@@ -78,9 +78,9 @@ class Lister {
   // head before it, and a module's gradients are final behind it.
   void heads_backward() {
     for (int32_t i = chunk_.num_modules; i-- > 0;) {
+      add(Kind::kBeginStates, module(i));
       add(Kind::kHead, module(i));
       if (i + 1 < chunk_.num_modules) join_backward(i + 1);
-      add(Kind::kBeginStates, module(i));
       layer_backward(module(i));
     }
     add(Kind::kBeginStates, States::kHead);

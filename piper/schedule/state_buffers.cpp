@@ -30,11 +30,11 @@ bool adds_to(const StepWriter& step, SegmentKind segment, Phase phase, SegmentKi
     case SegmentKind::kProjection:
     case SegmentKind::kRingStep:
     case SegmentKind::kDenseMlp:
-    case SegmentKind::kHead:
-    case SegmentKind::kMtpJoin:
       return !is_of_experts;
     case SegmentKind::kGate:  // held whole by ranks that share matrices
     case SegmentKind::kSharedExperts:
+    case SegmentKind::kHead:
+    case SegmentKind::kMtpJoin:
       return !is_of_experts &&
              (gradients == SegmentKind::kStageGradients || !sums_over_stage(step));
     case SegmentKind::kMerge:
@@ -96,19 +96,33 @@ bool divides_gradients(const StepWriter& step, int32_t layer) {
          strategy::divides_gradients(step.strategy, step.model, layer);
 }
 
+int32_t layer_before_module(const StepWriter& step, int32_t module) {
+  return module == step.model.num_layers() ? kHeadLayer : module - 1;
+}
+
 graph::ShortList<Segment> divided_gradients_of(const StepWriter& step, const Segment& segment,
                                                Phase phase) {
   graph::ShortList<Segment> added;
+  const auto add = [&](int32_t layer) {
+    if (!divides_gradients(step, layer)) return;
+    for (const StateBuffer& buffer : state_buffers(step, layer))
+      if (adds_to(step, segment.kind, phase, buffer.gradients))
+        added.push_back({buffer.gradients, layer});
+  };
   const bool is_head = segment.kind == SegmentKind::kHead;
-  if (!graph::is_backward(phase) && !(is_head && phase == Phase::kForward)) return added;
-  int32_t layer = segment.layer;
-  if (segment.kind == SegmentKind::kEmbedding) layer = kEmbeddingLayer;
-  if (is_head)
-    layer = phase == Phase::kForward && step.model.tied_embeddings ? kEmbeddingLayer : kHeadLayer;
-  if (!divides_gradients(step, layer)) return added;
-  for (const StateBuffer& buffer : state_buffers(step, layer))
-    if (adds_to(step, segment.kind, phase, buffer.gradients))
-      added.push_back({buffer.gradients, layer});
+  if (is_head && phase == Phase::kForward) {
+    add(step.model.tied_embeddings ? kEmbeddingLayer : kHeadLayer);
+    return added;
+  }
+  if (!graph::is_backward(phase)) return added;
+  if (segment.kind == SegmentKind::kEmbedding)
+    add(kEmbeddingLayer);
+  else
+    add(is_head && segment.layer < 0 ? kHeadLayer : segment.layer);
+  if (segment.kind == SegmentKind::kMtpJoin && phase != Phase::kBackwardWeights) {
+    add(layer_before_module(step, segment.layer));
+    add(kEmbeddingLayer);
+  }
   return added;
 }
 

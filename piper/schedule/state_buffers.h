@@ -28,9 +28,14 @@ bool copies_experts(const StepWriter& step, int32_t layer);
 // (SlotKind::kGradients).
 bool divides_gradients(const StepWriter& step, int32_t layer);
 
+// The layer before a module of multi-token prediction, whose norm (the one in front of its head) the
+// module's join reads: the module before, or the model's own head.
+int32_t layer_before_module(const StepWriter& step, int32_t module);
+
 // The buffers of gradients (Segment::kind and layer) that a compute task adds to, of those that
 // are divided. A head adds to its table in the forward, to its norm in the backward; of a backward
-// in two parts the input's part adds to norms and biases.
+// in two parts the input's part adds to norms and biases. A module's join adds to the norm of the
+// head before it and to the embedding as well.
 graph::ShortList<Segment> divided_gradients_of(const StepWriter& step, const Segment& segment,
                                                graph::Phase phase);
 

@@ -133,19 +133,24 @@ void States::keep(size_t num_first) {
                     travelling_.begin() + static_cast<std::ptrdiff_t>(num_first));
 }
 
-// A head adds to its gradients in the forward already, to the embedding's where that is its table.
+// A head adds to its gradients in the forward already, to the embedding's where that is its table; a
+// module to its embedding's and to those of the norm before it.
 void States::keep_before(int32_t layer, const Place& place) {
   if (place.phase == Phase::kForward && layer != kHead) return;
-  const bool has_table = layer == kHead && writer_.step().model.tied_embeddings;
+  const StepWriter& step = writer_.step();
+  const bool is_module = layer >= step.model.num_layers();
+  const bool has_table = is_module || (layer == kHead && step.model.tied_embeddings);
   for (auto of = travelling_.begin(); of != travelling_.end();) {
-    const bool is_added_to = of->layer == layer || (has_table && of->layer == kEmbedding);
+    const bool is_added_to = of->layer == layer || (has_table && of->layer == kEmbedding) ||
+                             (is_module && of->layer == layer_before_module(step, layer));
     if (is_added_to) keep(*of);
     of = is_added_to ? travelling_.erase(of) : of + 1;
   }
 }
 
 // An embedding's backward adds rows to its table, and experts' weights' part multiplies what was
-// kept; a head on the first table's rank computes with that.
+// kept; a head on the first table's rank computes with that. A module computes with the embedding,
+// with the norm before it and with the head, whose weights are those of the model's own.
 graph::ShortList<States::WeightsKey> States::weights_of(int32_t layer, const Place& place) const {
   const StepWriter& step = writer_.step();
   const bool is_weights_part = place.phase == Phase::kBackwardWeights;
@@ -158,7 +163,15 @@ graph::ShortList<States::WeightsKey> States::weights_of(int32_t layer, const Pla
         keys.push_back({buffer.weights, of});
   };
   add(layer);
-  if (layer == kHead && step.model.tied_embeddings && !strategy::ends_apart(step.strategy))
+  const bool is_module = layer >= step.model.num_layers();
+  const bool is_apart = strategy::ends_apart(step.strategy);
+  if (is_module) {
+    const int32_t before = layer_before_module(step, layer);
+    if (before != kHead) add(before);
+    add(kHead);
+  }
+  if (is_module ? !(step.model.tied_embeddings && is_apart)
+                : layer == kHead && step.model.tied_embeddings && !is_apart)
     add(kEmbedding);
   return keys;
 }

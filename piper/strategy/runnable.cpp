@@ -9,9 +9,6 @@
 namespace piper::strategy {
 namespace {
 
-// A module of multi-token prediction adds to the gradients of what stands before it as well.
-int64_t most_zero(const Strategy& s) { return s.mtp_depth > 0 ? 1 : 3; }
-
 // The largest divisor of n that is at most `most`.
 int64_t divisor_up_to(int64_t n, int64_t most) {
   for (int64_t d = std::min(n, most); d > 1; --d)
@@ -53,11 +50,6 @@ std::vector<std::string> not_runnable(const Strategy& s) {
     lines.push_back(fmt::format("'{}' is {}: it is priced, not executed", key, value));
   };
   if (!runs(s.precision)) word("precision", name(s.precision));
-  if (s.zero > most_zero(s))
-    lines.push_back(fmt::format(
-        "'zero' is {} beside modules of multi-token prediction: sharded gradients are priced, not "
-        "executed, where a module adds to those of another layer; allowed: 0 and 1",
-        s.zero));
   if (s.redundant_experts > 0 && s.zero > 1)
     lines.push_back(
         fmt::format("'redundant_experts' is {} beside 'zero' {}: copies of experts are priced, not "
@@ -91,7 +83,6 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   const int64_t tp = shares ? s.mesh.tp : 1, cp = s.mesh.cp;
   const int64_t world = s.mesh.world() / (tp * cp);  // but for those
   r.predicted = nullptr;
-  r.zero = std::min(s.zero, most_zero(s));
   if (s.redundant_experts > 0) r.zero = std::min<int64_t>(r.zero, 1);
   r.sequence_parallel = shares && s.sequence_parallel;
   if (!shares && needs_held_tokens(s.moe_schedule)) r.moe_schedule = MoeSchedule::kPlain;

@@ -151,7 +151,7 @@ TEST_CASE("the nearest runnable strategy keeps the chunks of a schedule that run
   CHECK(not_runnable(near).empty());
 }
 
-TEST_CASE("sharded gradients and weights run, and modules keep whole gradients") {
+TEST_CASE("sharded gradients and weights run, beside modules too; copies keep whole gradients") {
   const model::Model model = model::load_model("mixtral-8x7b");
   Strategy strategy = wide(model);
   strategy.precision = Precision::kBf16;
@@ -176,10 +176,9 @@ TEST_CASE("sharded gradients and weights run, and modules keep whole gradients")
   strategy.mesh.dp = 8;
   strategy.num_micro_batches = 32;
   REQUIRE(contradictions(strategy, with_modules).empty());
-  REQUIRE(not_runnable(strategy).size() == 1);
-  CHECK(not_runnable(strategy).front().starts_with(
-      "'zero' is 2 beside modules of multi-token prediction"));
-  CHECK(nearest_runnable(strategy, with_modules).zero == 1);
+  CHECK(not_runnable(strategy).empty());
+  strategy.zero = 3;
+  CHECK(not_runnable(strategy).empty());
 }
 
 TEST_CASE("a strategy with every axis is written and read back as it was") {

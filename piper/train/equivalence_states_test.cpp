@@ -102,7 +102,8 @@ TEST_CASE("with divided optimizer states every weight, loss and norm is the same
 
 namespace {
 
-// Every mesh axis beside it, every schedule, recomputation, both ends' tables in one.
+// Every mesh axis beside it, every schedule, recomputation, both ends' tables in one; modules of
+// multi-token prediction, which add to the embedding, to the head and to the norm before them.
 std::vector<std::pair<model::Model, strategy::Strategy>> with_divided_gradients() {
   using Schedule = PipelineSchedule;
   const model::Model plain = small_model();
@@ -133,6 +134,16 @@ std::vector<std::pair<model::Model, strategy::Strategy>> with_divided_gradients(
   cases.back().second.micro_batch_sequences = 2;
   cases.back().second.num_micro_batches /= 2;
   cases.push_back(cases[2]);
+  cases.back().second.recompute = Recompute::kFull;
+  const model::Model modules = model::with_mtp(plain, 2), tied_modules = model::with_mtp(tied, 2);
+  add(modules, {.dp = 2});
+  add(tied_modules, {.ep = 2, .dp = 4}, Schedule::k1F1B, Reduction::kHierarchical);
+  add(modules, {.pp = 2, .ep = 2, .dp = 4}, Schedule::kGPipe);
+  add(tied_modules, {.pp = 2, .dp = 2});
+  add(modules, {.pp = 2, .dp = 2}, Schedule::kZbH1);
+  add(modules, {.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, Schedule::kZbV);
+  add(tied_modules, {.pp = 2, .dp = 2, .vpp = 2}, Schedule::kDualPipeV);
+  add(model::with_mtp(deepseek_like(), 2), {.ep = 2, .dp = 2, .tp = 2});
   cases.back().second.recompute = Recompute::kFull;
   return cases;
 }
