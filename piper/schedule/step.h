@@ -380,8 +380,10 @@ struct SlotMeaning {
 //   keep gradients      B  gradients of the layer's axes
 // The latter frees them. It stands behind the next layer that the rank computes, so that no more
 // than two layers' gradients have memory, or in front of what adds to the same layer's before
-// that. A reduce-scatter to which nothing was added (a weights' part whose micro-batch has left its
-// norms' with another's) writes the buffer itself.
+// that. A module of multi-token prediction adds to the buffers of the embedding, of the head and of
+// the norm before it as well: none of these is on its way when a module's backward begins. A
+// reduce-scatter to which nothing was added (a weights' part whose micro-batch has left its norms'
+// with another's) writes the buffer itself.
 //
 // Divided weights (ZeRO 3): a gather writes a buffer of a layer's weights, on the stream of states;
 // it starts when what was computed before the layer last come to is done, so that it travels beside
@@ -389,7 +391,8 @@ struct SlotMeaning {
 //   weights             F, B, W                                    [weights]
 //   drop weights        F, B, W  weights of the layer's axes
 // The latter frees them, behind the layer. A head's stay from its forward to its backward; the
-// embedding's backward and the weights' part of experts need none.
+// embedding's backward and the weights' part of experts need none. A module's layer and head hold
+// those of the embedding, of the head and of the norm before it, too.
 //
 // What lives with the host (Strategy::offload) is brought by copies (kHostCopy) on a stream of
 // their own, one after the other. Of activations (host_copies.h) a copy out frees the slots that a
