@@ -33,6 +33,11 @@ def check_prices():
             apart = sum(s[direction][part] for part in PARTS)
             assert s[direction]["seconds"] <= apart * (1 + 1e-9), (name, direction)
         assert s["num_chunks"] == 1 or name in ("monta-o2", "monta-o3", "chunked"), name
+    choice = answer["algorithm_1"]
+    assert {choice["corrected"], choice["as_printed"]} <= {"parm-s1", "parm-s2"}, choice
+    assert choice["by_price"] == min(NAMES[1:4], key=lambda name: by_name[name]["seconds"]), choice
+    assert [fit["collective"] for fit in choice["fits"]] == ["ESP-AllGather", "ESP-AllReduce", "EP-AlltoAll", "EP&ESP-AlltoAll", "MP-AllGather", "Overlap"]
+    assert all(fit["alpha_seconds"] > 0 and fit["beta_seconds_per_element"] > 0 and fit["worst_error"] < 0.2 for fit in choice["fits"]), choice
     assert answer["best"] == min(NAMES, key=lambda name: by_name[name]["seconds"]) == "monta-o3"
     assert answer["why"].startswith("monta-o3 takes 0.") and "of exchanges" in answer["why"], answer["why"]
     # 8192 tokens x 2 copies x 4096 bf16 values, half of them to the other node, four times.
@@ -56,7 +61,7 @@ def check_trained():
 
 def check_text():
     text = piper(*LAYER, "--tp", 8, "--etp", 8, "--ep", 2)
-    for piece in (*NAMES, "between nodes", "this Piper", "monta-o3 takes 0.", "not trained: monta-o3"):
+    for piece in (*NAMES, "between nodes", "this Piper", "monta-o3 takes 0.", "not trained: monta-o3", "Parm's Algorithm 1", "as printed"):
         assert piece in text, piece
     # One node: nothing crosses, so chunks of rows that are gathered over one link do not pay.
     assert "parm-s1 takes 0." in piper(*LAYER, "--tp", 8, "--ep", 8)

@@ -10,6 +10,7 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/cluster/cluster.h>
 #include <piper/cost/trainer/moe_schedules.h>
+#include <piper/cost/trainer/parm_choice.h>
 #include <piper/cost/trainer/trainer_profile.h>
 #include <piper/report/table.h>
 #include <piper/strategy/runnable.h>
@@ -159,6 +160,57 @@ std::string verdict(const std::vector<MoeSchedulePrice>& prices) {
   return cost::why_cheaper(prices.front(), others[cost::cheapest(others)]);
 }
 
+// The cheapest of Parm's three, by price.
+std::string cheapest_of_parm(const std::vector<MoeSchedulePrice>& prices) {
+  std::vector<MoeSchedulePrice> list;
+  for (const MoeSchedulePrice& p : prices)
+    if (p.name.starts_with("parm-")) list.push_back(p);
+  return list[cost::cheapest(list)].name;
+}
+
+std::string name_of(cost::paper::parm::Schedule schedule) {
+  return schedule == cost::paper::parm::Schedule::kS1 ? "parm-s1" : "parm-s2";
+}
+
+Json to_json(const cost::ParmChoice& choice, const std::string& by_price) {
+  Json json{{"corrected", name_of(choice.corrected)},
+            {"as_printed", name_of(choice.printed)},
+            {"by_price", by_price},
+            {"baseline_forward_seconds", choice.baseline_seconds},
+            {"s1_forward_seconds", choice.s1_seconds},
+            {"s2_forward_seconds", choice.s2_seconds},
+            {"fits", Json::array()}};
+  for (const cost::FittedCollective& c : choice.collectives)
+    if (c.ranks > 1)
+      json["fits"].push_back({{"collective", c.name},
+                              {"ranks", c.ranks},
+                              {"alpha_seconds", c.fit.startup_seconds},
+                              {"beta_seconds_per_element", c.fit.seconds_per_element},
+                              {"worst_error", c.worst_error}});
+  return json;
+}
+
+void print(const cost::ParmChoice& choice, const std::string& by_price) {
+  report::Table table;
+  table.columns = {{"T = alpha + beta x"},
+                   {"ranks", Align::kRight},
+                   {"alpha", Align::kRight},
+                   {"beta, ps an element", Align::kRight},
+                   {"farthest point", Align::kRight}};
+  for (const cost::FittedCollective& c : choice.collectives)
+    if (c.ranks > 1)
+      table.rows.push_back({c.name, std::to_string(c.ranks), format_seconds(c.fit.startup_seconds),
+                            fmt::format("{:.3g}", 1e12 * c.fit.seconds_per_element),
+                            format_percent(c.worst_error)});
+  fmt::print(
+      "\nParm's Algorithm 1, by lines through this machine's collectives (communication of the "
+      "forward):\n{}baseline {}, S1 {}, S2 {}: it chooses {}, as printed {}; by price, forward and "
+      "backward with the experts: {}\n",
+      report::to_text(table), format_seconds(choice.baseline_seconds),
+      format_seconds(choice.s1_seconds), format_seconds(choice.s2_seconds),
+      name_of(choice.corrected), name_of(choice.printed), by_price);
+}
+
 void print_paper(const Flags& flags) {
   if (flags.paper == "parm")
     print_statements(validate::parm_statements(), validate::parm_assumptions(), flags.json);
@@ -191,6 +243,7 @@ int run(const Flags& flags) {
   std::vector<Row> rows;
   for (const MoeSchedulePrice& p : prices) rows.push_back({p, not_trained(p, s, model)});
   const std::string why = verdict(prices);
+  const bool is_of_parm = flags.tp > 1 || flags.etp > 1;
   if (flags.json) {
     Json json{{"model", model.name},
               {"cluster", machine.name},
@@ -204,6 +257,9 @@ int run(const Flags& flags) {
               {"why", why},
               {"schedules", Json::array()}};
     for (const Row& row : rows) json["schedules"].push_back(to_json(row));
+    if (is_of_parm)
+      json["algorithm_1"] =
+          to_json(cost::choose_as_parm(f, setting, machine), cheapest_of_parm(prices));
     std::cout << json.dump(2) << "\n";
     return 0;
   }
@@ -215,6 +271,7 @@ int run(const Flags& flags) {
       s.mesh.world(), flags.micro_batch, flags.sequence, to_text(rows));
   fmt::print("{}\n", why);
   print_not_trained(rows);
+  if (is_of_parm) print(cost::choose_as_parm(f, setting, machine), cheapest_of_parm(prices));
   return 0;
 }
 

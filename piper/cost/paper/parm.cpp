@@ -78,7 +78,7 @@ double printed_s2_seconds(const Layer& layer, Degrees d, const Fits& fits) {
 double backward_split_seconds(Schedule schedule, const Layer& layer, Degrees d, const Fits& fits) {
   switch (schedule) {
     case Schedule::kBaseline:
-      return in_group(fits.esp_all_gather, d.esp, layer.dispatched_elements() * real(d.esp));
+      return in_group(fits.esp_all_gather, d.esp, layer.input_elements() * real(d.esp));
     case Schedule::kS1:
       return in_group(fits.mp_all_gather, d.mp, layer.input_elements());
     case Schedule::kS2:

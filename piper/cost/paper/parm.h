@@ -81,7 +81,8 @@ double printed_s2_seconds(const Layer& layer, Degrees degrees, const Fits& fits)
 enum class Schedule : uint8_t { kBaseline, kS1, kS2 };
 
 // What a split costs in the backward, where it is an all-gather (Fig. 3), and what the equations
-// leave out: of E T M N_ESP over ESP in the baseline, of B L M over MP in S1, of E T M in S2.
+// leave out: of B L M N_ESP over ESP in the baseline, whose split has the layer's output (section
+// II-B), of B L M over MP in S1, of E T M in S2.
 double backward_split_seconds(Schedule schedule, const Layer& layer, Degrees degrees,
                               const Fits& fits);
 

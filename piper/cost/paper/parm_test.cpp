@@ -163,7 +163,7 @@ TEST_CASE("SAA hides the shorter of the two but for one slice, and one phase is 
 
 TEST_CASE("the gather of a split in the backward is in no equation") {
   const Degrees d{.mp = 4, .ep = 2, .esp = 3};
-  CHECK(backward_split_seconds(Schedule::kBaseline, kOdd, d, kFits) == 1e3 + 420 * 3);
+  CHECK(backward_split_seconds(Schedule::kBaseline, kOdd, d, kFits) == 1e3 + 105 * 3);
   CHECK(backward_split_seconds(Schedule::kS1, kOdd, d, kFits) == 1e7 + 11 * 105);
   CHECK(backward_split_seconds(Schedule::kS2, kOdd, d, kFits) == 1e7 + 11 * 420);
   for (const Schedule schedule : {Schedule::kBaseline, Schedule::kS1, Schedule::kS2})
