@@ -23,6 +23,7 @@ TEST_CASE(
     "pruning loses nothing: the same best strategies as the plain enumeration, and the same best "
     "of each family and of each pipeline schedule") {
   const World world;
+  size_t most_schedules = 0;
   for (const auto& [devices, batch, imbalance] :
        {std::tuple{16, 32, 1.0}, {16, 64, 1.5}, {32, 64, 1.0}, {64, 64, 1.5}}) {
     if (devices > 16 && !testing::full_counts()) continue;
@@ -50,10 +51,11 @@ TEST_CASE(
       CHECK(pruned.families[i].best->estimate.seconds == plain.families[i].best->estimate.seconds);
     }
     REQUIRE(pruned.schedules.size() == plain.schedules.size());
-    CHECK(plain.schedules.size() > 2);
+    most_schedules = std::max(most_schedules, plain.schedules.size());
     for (size_t i = 0; i < plain.schedules.size(); ++i)
       CHECK(to_json(pruned.schedules[i].strategy) == to_json(plain.schedules[i].strategy));
   }
+  CHECK(most_schedules > 2);
 }
 
 TEST_CASE("no part of the space beats the whole by more than the closed form's mean error") {
