@@ -84,7 +84,7 @@ std::string not_trained(const MoeSchedulePrice& price, Strategy s, const model::
   s.moe_schedule = *schedule;
   if (price.num_chunks > 1) s.moe_chunks = price.num_chunks;
   std::vector<std::string> reasons = strategy::contradictions(s, model);
-  if (reasons.empty()) reasons = strategy::not_runnable(s);
+  if (reasons.empty()) reasons = strategy::untrainable(model, s);
   return reasons.empty() ? "" : reasons.front();
 }
 
@@ -243,7 +243,7 @@ int run(const Flags& flags) {
   std::vector<Row> rows;
   for (const MoeSchedulePrice& p : prices) rows.push_back({p, not_trained(p, s, model)});
   const std::string why = verdict(prices);
-  const bool is_of_parm = flags.tp > 1 || flags.etp > 1;
+  const bool is_of_parm = flags.tp > 1;  // else S1 and S2 are one exchange
   if (flags.json) {
     Json json{{"model", model.name},
               {"cluster", machine.name},

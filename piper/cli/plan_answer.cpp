@@ -401,7 +401,8 @@ namespace {
 void add_choices(PlanAnswer& answer) {
   const plan::Request& request = answer.request;
   std::optional<Candidate> runnable;
-  if (!strategy::not_runnable(answer.plan.ranked.front().strategy, *request.model).empty()) {
+  if (model::untrainable(*request.model, request.sequence).empty() &&
+      !strategy::not_runnable(answer.plan.ranked.front().strategy, *request.model).empty()) {
     plan::Request part = request;
     part.fixed.runnable = true;
     part.num_kept = 1;

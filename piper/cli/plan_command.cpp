@@ -218,10 +218,9 @@ Run add_plan(Subcommand command) {
       "--context-exchange", flags->context_exchange,
       "fix how ranks that share a sequence exchange keys and values: ring, or gather "
       "on a profiled machine");
-  command.add_option(
-      "--moe-schedule", flags->moe_schedule,
-      "fix the order of a mixture layer on a profiled machine: plain, chunked, parm-s1, "
-      "parm-s2, monta-o1 or monta-o2");
+  command.add_option("--moe-schedule", flags->moe_schedule,
+                     "fix the order of a mixture layer on a profiled machine: plain, chunked, "
+                     "parm-baseline, parm-s1, parm-s2, monta-o1 or monta-o2");
   command
       .add_option("--moe-chunks", flags->fixed.moe_chunks,
                   "fix the chunks of --moe-schedule chunked, parm-s2 and monta-o2")

@@ -53,13 +53,13 @@ TEST_CASE("who stands still in the middle of a beat takes nobody else for one th
   for (const int64_t held : {0, 1}) {
     CAPTURE(held);
     const Listener listener = listen_on(kLoopback, 0);
-    const auto timeout = [&](int64_t process) { return process == held ? 1.0 : 60.0; };
+    const auto timeout = [&](int64_t process) { return process == held ? 2.0 : 60.0; };
     std::unique_ptr<Beating> hub, member;
     std::thread calls([&] { member = std::make_unique<Beating>(listener, 1, timeout(1)); });
     hub = std::make_unique<Beating>(listener, 0, timeout(0));
     calls.join();
-    (held == 0 ? hub : member)->hold(std::chrono::milliseconds(1500));
-    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    (held == 0 ? hub : member)->hold(std::chrono::milliseconds(3000));
+    std::this_thread::sleep_for(std::chrono::milliseconds(4000));
     CHECK(hub->failure() == "");
     CHECK(member->failure() == "");
     std::thread leaves([&] { CHECK(member->control().leave()); });

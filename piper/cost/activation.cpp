@@ -613,16 +613,10 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
 }
 
 int64_t rows_of_all(SegmentKind collective, const SegmentWork& work) {
-  switch (collective) {
-    case SegmentKind::kExpertTensor:
-      return work.computed_rows();
-    case SegmentKind::kExpertTokens:
-      return work.gated_tokens();
-    case SegmentKind::kDividedRows:
-      return work.merged_rows();
-    default:
-      return work.all_tokens();
-  }
+  if (collective == SegmentKind::kExpertTensor) return work.computed_rows();
+  if (collective == SegmentKind::kExpertTokens) return work.gated_tokens();
+  if (collective == SegmentKind::kDividedRows) return work.merged_rows();
+  return work.all_tokens();
 }
 
 int64_t sum_scratch(const model::Model& model, const schedule::Segment& segment,

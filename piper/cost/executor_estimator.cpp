@@ -423,27 +423,29 @@ void ExecutorEstimator::price_gathered(const Strategy& s, int64_t index, int64_t
   std::vector<GatheredTurn> forward, backward;  // the latter from the end
   if (index == 0) forward.push_back({gather(whole, embedding_parameters_), ends.embedding_forward});
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
-  const auto add_layer = [&](int32_t layer, double more_gathers, const HeadCost& behind) {
+  const auto add_layer = [&](int32_t layer, double embedding, bool is_kept,
+                             const HeadCost& behind) {
     const LayerCost& cost = costs_.layer(costs_.type_of(layer), s);
     const RecomputeCost& again = cost.with(recompute_of(s, index));
     const Shard held = parameters(s, layer);
     const double seconds = gather(whole, held.dense) + gather(Axis::kData, held.parts) +
-                           gather(Axis::kExpertData, held.experts) + more_gathers;
-    forward.push_back({seconds, cost.forward + cost.exchange_forward + behind.forward});
-    backward.push_back({seconds, cost.backward + again.compute + again.exchange + behind.backward});
+                           gather(Axis::kExpertData, held.experts);
+    forward.push_back({seconds + embedding, cost.forward + cost.exchange_forward + behind.forward});
+    backward.push_back({seconds + (is_kept ? 0 : embedding),
+                        cost.backward + again.compute + again.exchange + behind.backward});
   };
-  for (int64_t i = first_layer; i < end; ++i) add_layer(static_cast<int32_t>(i), 0, {});
+  for (int64_t i = first_layer; i < end; ++i) add_layer(static_cast<int32_t>(i), 0, false, {});
   // A head keeps its weights from its forward to its backward.
   const bool is_last = index == s.mesh.num_virtual_stages() - 1;
   if (is_last) {
-    const int64_t table = model_.tied_embeddings && !strategy::ends_apart(s) ? embedding_parameters_
-                          : strategy::ends_apart(s)                          ? tied_parameters_
-                                                                             : 0;
+    const int64_t table = model_.tied_embeddings ? embedding_parameters_ : 0;
     forward.push_back({gather(whole, head_parameters_ + table), ends.head.forward});
     backward.push_back({0, ends.head.backward});
-    // A module computes with the embedding as well, where the head's table is another one.
+    // A module computes with the embedding as well, where the head's table is another one; in the
+    // backward the next one takes it over.
     const double embedding = model_.tied_embeddings ? 0 : gather(whole, embedding_parameters_);
-    for (const HeadCost& module : ends.modules) add_layer(module.layer, embedding, module);
+    for (const HeadCost& module : ends.modules)
+      add_layer(module.layer, embedding, &module != &ends.modules.back(), module);
   }
   std::ranges::reverse(backward);
   if (forward.empty()) return;

@@ -21,7 +21,7 @@
 //
 // Held to the exact bytes of cost/sent_bytes.h by a test, where the runtime executes the strategy.
 // What it leaves out: counts, choices of experts, statistics, rows that cross once for several
-// experts, uneven loads.
+// experts, uneven loads, and what Parm's schedules send otherwise.
 #pragma once
 
 #include <piper/model/model.h>

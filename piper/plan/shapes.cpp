@@ -74,7 +74,7 @@ class Shapes {
   bool tries_tokens(Shape shape, bool divided) const {
     const bool can_divide = shape.tp > 1 && r_.sequence % (shape.tp * shape.cp) == 0;
     // Some orders of a mixture layer are of tokens that all of them hold.
-    if (r_.fixed.moe_schedule && strategy::needs_held_tokens(*r_.fixed.moe_schedule))
+    if (r_.fixed.moe_schedule && strategy::refuses_divided_tokens(*r_.fixed.moe_schedule))
       return !divided;
     if (divided || !can_divide || !r_.fixed.runnable || r_.fixed.sequence_parallel)
       return !divided || can_divide;

@@ -284,6 +284,8 @@ class RankLowering {
       case ChunkStep::Kind::kLeave:
       case ChunkStep::Kind::kHead:
       case ChunkStep::Kind::kJoin:
+        if (step.kind == ChunkStep::Kind::kHead && step.layer >= 0)
+          states_.begin_head_of_module(c.place);
         if (step.kind != ChunkStep::Kind::kEnter && step.kind != ChunkStep::Kind::kLeave)
           writer_.wait_for(c.posted);
         if (c.action.kind == Action::Kind::kForward)

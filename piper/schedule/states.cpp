@@ -167,7 +167,11 @@ graph::ShortList<States::WeightsKey> States::weights_of(int32_t layer, const Pla
   const bool is_apart = strategy::ends_apart(step.strategy);
   if (is_module) {
     const int32_t before = layer_before_module(step, layer);
-    if (before != kHead) add(before);
+    // The norm is among what ranks hold whole: in the first buffer.
+    const graph::ShortList<StateBuffer> buffers = state_buffers(step, before);
+    if (before != kHead && !buffers.empty() &&
+        buffers.begin()->weights != SegmentKind::kExpertWeights)
+      keys.push_back({buffers.begin()->weights, before});
     add(kHead);
   }
   if (is_module ? !(step.model.tied_embeddings && is_apart)

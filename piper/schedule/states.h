@@ -56,6 +56,9 @@ class States {
   // Around the tasks of a layer in an action.
   void begin(int32_t layer, const Place& place, Posted& posted);
   void end(int32_t layer, const Place& place, Posted& posted);
+  // Before the forward of a module's head, which adds to the head's table: turns of another
+  // micro-batch lie between it and begin().
+  void begin_head_of_module(const Place& place) { keep_before(kHead, place); }
 
   // Whether end() has gradients to reduce.
   bool reduces(const Place& place) const {

@@ -360,7 +360,7 @@ struct SlotMeaning {
 //
 // Under Parm's baseline (strategy::ranks_per_gated_token_set) they gather their tokens, so that each
 // sends the rows of all, receives the same ones, and nothing is counted. A routing is that of all;
-// merge's forward and the gate's backward take their own tokens of it, tapes are of own tokens:
+// merge's forward and the gate's backward take their own tokens of it, the gate's tape is of these:
 //   gather       F    x1                                           x1 of all
 //   gate         F    x1 of all                                    rows, routing, tape
 //   gather       B    gradient(x)                                  gradient(x) of all
@@ -381,7 +381,8 @@ struct SlotMeaning {
 // The latter frees them. It stands behind the next layer that the rank computes, so that no more
 // than two layers' gradients have memory, or in front of what adds to the same layer's before
 // that. A module of multi-token prediction adds to the buffers of the embedding, of the head and of
-// the norm before it as well: none of these is on its way when a module's backward begins. A
+// the norm before it as well: none of these is on its way when a module's backward begins, nor its
+// head's forward. A
 // reduce-scatter to which nothing was added (a weights' part whose micro-batch has left its norms'
 // with another's) writes the buffer itself.
 //

@@ -199,7 +199,8 @@ constexpr const auto& rows(ContextExchange) { return kContextExchangeTraits; }
 inline constexpr auto kContextExchanges = values_of<ContextExchange>();
 
 // How a mixture layer's parts follow each other (piper/schedule/moe_layer). Parm's (Pan et al.
-// 2024) and MoNTA's (Guo et al. 2024) are of tokens that tensor-parallel ranks hold alike.
+// 2024) and MoNTA's (Guo et al. 2024) are of tokens that tensor-parallel ranks hold alike, if there
+// are such ranks; only the baseline runs without.
 //   kPlain          one after the other
 //   kChunked        rows in chunks of tokens: one chunk travels while another is computed
 //   kParmBaseline   ranks that share experts gather their tokens before the gate, and each of them
@@ -253,6 +254,10 @@ inline constexpr auto kMoeSchedules = values_of<MoeSchedule>();
 constexpr bool runs(MoeSchedule s) { return traits(s).nearest == s; }
 constexpr bool has_chunks(MoeSchedule s) { return traits(s).has_chunks; }
 constexpr bool needs_held_tokens(MoeSchedule s) { return traits(s).needs_held_tokens; }
+// Whether ranks of tp, if there are several, must hold all tokens.
+constexpr bool refuses_divided_tokens(MoeSchedule s) {
+  return needs_held_tokens(s) || s == MoeSchedule::kParmBaseline;
+}
 
 // The largest value of any count: far beyond any machine, and every product of three stays inside
 // 64 bits.

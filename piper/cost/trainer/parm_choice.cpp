@@ -26,7 +26,6 @@ FittedCollective fitted(const char* name, int64_t ranks, double largest, const S
   }
   const cluster::Fit fit = cluster::fit_alpha_beta(samples);
   found.fit = {fit.line.latency_seconds, 1 / fit.line.bytes_per_second};
-  found.median_error = fit.median_residual;
   found.worst_error = fit.worst_residual;
   return found;
 }
@@ -83,11 +82,13 @@ ParmChoice choose_as_parm(const model::FeedForward& layer, const MoeSetting& s,
   choice.fits.mp_all_gather = add(fitted("MP-AllGather", s.tp, l.dispatched_elements(),
                                          [&](double x) { return gather(s.tp, x); }));
   // By the elements of the exchange; what is gathered beside it is N_MP / N_ESP times as much.
+  const auto overlap = [&](double x) {
+    return parm::saa_seconds(s.ep * s.etp > 1 ? fused(x) : 0, gather(s.tp, x * mp / esp),
+                             s.ep * s.etp);
+  };
   choice.fits.overlapped =
-      add(fitted("Overlap", s.tp > 1 ? std::max(s.tp, s.ep * s.etp) : 1, dealt, [&](double x) {
-        return parm::saa_seconds(s.ep * s.etp > 1 ? fused(x) : 0, gather(s.tp, x * mp / esp),
-                                 s.ep * s.etp);
-      }));
+      s.tp > 1 ? add(fitted("Overlap", std::max(s.tp, s.ep * s.etp), dealt, overlap))
+               : choice.fits.fused_all_to_all;  // beside nothing
   choice.baseline_seconds = parm::baseline_seconds(l, choice.degrees, choice.fits);
   choice.s1_seconds = parm::s1_seconds(l, choice.degrees, choice.fits);
   choice.s2_seconds = parm::s2_seconds(l, choice.degrees, choice.fits);

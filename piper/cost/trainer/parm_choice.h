@@ -13,12 +13,12 @@
 
 namespace piper::cost {
 
-// One collective's line, and how far a point of the curve lies from it, relative to the line.
+// One collective's line, and how far the line lies from the farthest point, relative to that.
 struct FittedCollective {
   const char* name = "";  // "MP-AllGather", ...
   int64_t ranks = 1;      // a group of one costs nothing
   paper::parm::CollectiveFit fit;
-  double median_error = 0, worst_error = 0;
+  double worst_error = 0;
 };
 
 struct ParmChoice {
@@ -32,8 +32,10 @@ struct ParmChoice {
   paper::parm::Schedule printed = paper::parm::Schedule::kS1;    // with its misprints
 };
 
-// Fits each collective at sizes from 1/256 of the layer's to its own, doubling. Requires what
-// price_moe_schedules() does, and ranks that share matrices or experts (tp or etp above 1).
+// Fits each collective at sizes from 1/256 of the layer's to its own, doubling: of a profiled
+// machine as it was measured (cost/exchange_time.h), of a described one by Rates, which
+// price_moe_schedules() takes of both. Requires what that does, and ranks that share matrices or
+// experts (tp or etp above 1).
 ParmChoice choose_as_parm(const model::FeedForward& layer, const MoeSetting& setting,
                           const cluster::Cluster& cluster);
 

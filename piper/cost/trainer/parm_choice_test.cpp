@@ -44,7 +44,8 @@ TEST_CASE(
 TEST_CASE("groups of one rank cost nothing; without MP both schedules are the fused exchange") {
   const ParmChoice choice =
       choose_as_parm(kLayer, setting(4096, 1, 8, 4), cluster::load_cluster("dgx-h100"));
-  CHECK(choice.collectives.back().ranks == 1);
+  CHECK(choice.collectives.back().ranks == 1);  // MP-AllGather
+  CHECK(choice.corrected == choice.printed);    // nothing to choose
   CHECK(choice.s1_seconds == near(choice.s2_seconds));
   CHECK(choice.s1_seconds ==
         near(paper::parm::fused_seconds(choice.layer, choice.degrees, choice.fits)));
