@@ -1,7 +1,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
-#include <piper/model/shared_layer.h>
+#include <piper/model/trainable.h>
 #include <piper/nn/experts_tokens.h>
 #include <piper/nn/stage.h>
 #include <piper/nn/stage_weights.h>
@@ -549,8 +549,10 @@ Stage::Projection Stage::ring_step_backward(int32_t, int64_t, const at::Tensor&,
 
 std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Strategy& strategy,
                                   Rank rank, const StageOptions& options) {
-  if (std::vector<std::string> problems = strategy::untrainable(model, strategy); !problems.empty())
-    throw InvalidInput(std::move(problems));
+  std::vector<std::string> problems = model::untrainable(model, strategy.sequence);
+  const std::vector<std::string> undealt = strategy::undealt(strategy, model);
+  problems.insert(problems.end(), undealt.begin(), undealt.end());
+  if (!problems.empty()) throw InvalidInput(std::move(problems));
   PIPER_CHECK(std::ssize(options.mtp_target_tokens) >= model.mtp_depth,
               "a number of targets for every module of multi-token prediction");
   const strategy::Coordinates at = strategy::RankLayout(strategy).coordinates(rank);

@@ -60,10 +60,17 @@ std::vector<std::string> not_runnable(const Strategy& s) {
   return lines;
 }
 
-std::vector<std::string> not_runnable(const Strategy& s, const model::Model& model) {
-  std::vector<std::string> lines = not_runnable(s);
+std::vector<std::string> undealt(const Strategy& s, const model::Model& model) {
+  std::vector<std::string> lines;
   for (const std::string& line : model::undividable(model, s.mesh.tp))
     lines.push_back(fmt::format("'mesh.tp' is {}: {}", s.mesh.tp, line));
+  return lines;
+}
+
+std::vector<std::string> not_runnable(const Strategy& s, const model::Model& model) {
+  std::vector<std::string> lines = not_runnable(s);
+  const std::vector<std::string> more = undealt(s, model);
+  lines.insert(lines.end(), more.begin(), more.end());
   return lines;
 }
 

@@ -11,9 +11,12 @@ namespace piper::strategy {
 // Whether the runtime executes it.
 bool runs(Precision precision);
 
+// Why a model's layers cannot be dealt to the ranks that share their matrices, one line each
+// ("'mesh.tp' is 3: layer 0: 8 heads ..."); empty when they can.
+std::vector<std::string> undealt(const Strategy& strategy, const model::Model& model);
+
 // Why the runtime cannot train with it, one line a reason ("'placement' is tp-cp-ep-pp-dp: it is
-// priced, not executed"); empty when it can. Never throws. With a model: what cannot be dealt of
-// its layers, too.
+// priced, not executed"); empty when it can. Never throws. With a model: undealt(), too.
 std::vector<std::string> not_runnable(const Strategy& strategy);
 std::vector<std::string> not_runnable(const Strategy& strategy, const model::Model& model);
 
