@@ -24,7 +24,8 @@ Strategy with(const Strategy& s, MoeSchedule schedule, int64_t chunks) {
 }
 
 // Parm's S2 is the tasks of MoNTA's O1 and O2 under another name where no ranks share an expert.
-// Its baseline sends etp times the rows of the plain layer: it is there to be compared with.
+// Its baseline sends etp times the rows of the plain layer: it is there to be compared with. The
+// order that a strategy has already is always an option.
 bool is_of_its_own(MoeSchedule schedule, const Strategy& s) {
   return schedule == s.moe_schedule || (schedule != MoeSchedule::kParmBaseline &&
                                         (schedule != MoeSchedule::kParmS2 || s.mesh.etp > 1));

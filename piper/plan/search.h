@@ -14,10 +14,10 @@
 //   m x (work of all stages, nothing recomputed, no exchange) / pp
 //     > the time of the worst strategy that is kept
 //
-// and of the best of its family and of its pipeline schedule; a schedule, split and recomputation of it when m x its busiest
-// stage, states and offload left out, is. A test compares with the plain enumeration. The bounds
-// hold because no strategy of that shape and depth does less work, and the busiest stage does at
-// least the mean.
+// and of the best of its family and of its pipeline schedule; a schedule, split and recomputation
+// of it is passed over when m x its busiest stage, states and offload left out, is longer than
+// that. A test compares with the plain enumeration. The bounds hold because no strategy of that
+// shape and depth does less work, and the busiest stage does at least the mean.
 //
 // Recomputation is the same on all stages, or chosen stage by stage (stage_recompute.h).
 #pragma once

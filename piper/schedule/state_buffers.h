@@ -28,8 +28,8 @@ bool copies_experts(const StepWriter& step, int32_t layer);
 // (SlotKind::kGradients).
 bool divides_gradients(const StepWriter& step, int32_t layer);
 
-// The layer before a module of multi-token prediction, whose norm (the one in front of its head) the
-// module's join reads: the module before, or the model's own head.
+// What stands before a module of multi-token prediction: the module before it, or the model's own
+// head. The module's join reads the norm in front of that one's head.
 int32_t layer_before_module(const StepWriter& step, int32_t module);
 
 // The buffers of gradients (Segment::kind and layer) that a compute task adds to, of those that

@@ -133,8 +133,8 @@ void States::keep(size_t num_first) {
                     travelling_.begin() + static_cast<std::ptrdiff_t>(num_first));
 }
 
-// A head adds to its gradients in the forward already, to the embedding's where that is its table; a
-// module to its embedding's and to those of the norm before it.
+// A head adds to its gradients in the forward already, to the embedding's where that is its table.
+// A module adds to the embedding's as well, and to those of the norm before it.
 void States::keep_before(int32_t layer, const Place& place) {
   if (place.phase == Phase::kForward && layer != kHead) return;
   const StepWriter& step = writer_.step();

@@ -358,9 +358,10 @@ struct SlotMeaning {
 // rows where etp divides tp, unless they divide them: nothing is counted or gathered, and the sums
 // are all-reduces.
 //
-// Under Parm's baseline (strategy::ranks_per_gated_token_set) they gather their tokens, so that each
-// sends the rows of all, receives the same ones, and nothing is counted. A routing is that of all;
-// merge's forward and the gate's backward take their own tokens of it, the gate's tape is of these:
+// Under Parm's baseline (strategy::ranks_per_gated_token_set) they gather their tokens, so that
+// each sends the rows of all, receives the same ones, and nothing is counted. A routing is that of
+// all; merge's forward and the gate's backward take their own tokens of it, and the gate's tape is
+// of these:
 //   gather       F    x1                                           x1 of all
 //   gate         F    x1 of all                                    rows, routing, tape
 //   gather       B    gradient(x)                                  gradient(x) of all
@@ -381,10 +382,9 @@ struct SlotMeaning {
 // The latter frees them. It stands behind the next layer that the rank computes, so that no more
 // than two layers' gradients have memory, or in front of what adds to the same layer's before
 // that. A module of multi-token prediction adds to the buffers of the embedding, of the head and of
-// the norm before it as well: none of these is on its way when a module's backward begins, nor its
-// head's forward. A
-// reduce-scatter to which nothing was added (a weights' part whose micro-batch has left its norms'
-// with another's) writes the buffer itself.
+// the norm before it as well: none of these is being reduced when a module's backward or its head's
+// forward begins. A reduce-scatter to which nothing was added (a weights' part whose micro-batch
+// has left its norms' with another's) writes the buffer itself.
 //
 // Divided weights (ZeRO 3): a gather writes a buffer of a layer's weights, on the stream of states;
 // it starts when what was computed before the layer last come to is done, so that it travels beside

@@ -2,12 +2,15 @@
 // where a file may keep them instead. Observed with transformers 5.23: save_pretrained writes one
 // tensor an expert, in these spellings,
 //
-//   Mixtral           model.layers.3.block_sparse_moe.{gate, experts.7.w1, experts.7.w3, experts.7.w2}.weight
-//   Qwen3-MoE, OLMoE  model.layers.3.mlp.{gate, experts.7.gate_proj, experts.7.up_proj, experts.7.down_proj}.weight
+//   Mixtral           model.layers.3.block_sparse_moe.{gate, experts.7.w1, experts.7.w3,
+//                     experts.7.w2}.weight
+//   Qwen3-MoE, OLMoE  model.layers.3.mlp.{gate, experts.7.gate_proj, experts.7.up_proj,
+//                     experts.7.down_proj}.weight
 //
 // while its modules (and what others save from their state_dict) hold the experts of a layer fused:
 //
-//   model.layers.3.mlp.experts.gate_up_proj [E, 2F, D] (gate above up), model.layers.3.mlp.experts.down_proj [E, D, F]
+//   model.layers.3.mlp.experts.gate_up_proj [E, 2F, D] (gate above up),
+//   model.layers.3.mlp.experts.down_proj [E, D, F]
 //
 // A module of multi-token prediction stands behind the layers, as in DeepSeek-V3's released weights
 // (61 layers):

@@ -26,9 +26,7 @@ double largest_error(const ParmChoice& choice) {
   return worst;
 }
 
-TEST_CASE(
-    "the lines are those of a machine whose collectives are lines, as the paper printed one") {
-  // The testbeds' descriptions hold the printed fit of the gather over MP.
+TEST_CASE("where collectives are lines, so are the fits: exact but for the overlap of two") {
   const ParmChoice b =
       choose_as_parm(kLayer, setting(4096, 4, 8, 4), cluster::load_cluster("rtx2080ti"));
   for (const FittedCollective& c : b.collectives) {
@@ -53,7 +51,8 @@ TEST_CASE("groups of one rank cost nothing; without MP both schedules are the fu
 }
 
 TEST_CASE("few tokens choose S2, many S1, where the gather is no faster than the exchange") {
-  // Limits of section V: T -> 0 leaves start-ups, of which S1 has the gather's as well.
+  // T -> 0 leaves start-ups alone, of which S1 has the gather's besides; k rows of a token are
+  // more to gather than the token.
   const cluster::Cluster machine = cluster::load_cluster("rtx4090x8");
   CHECK(choose_as_parm(kLayer, setting(8, 4, 2, 1), machine).corrected == Schedule::kS2);
   CHECK(choose_as_parm({.ffn = 4096, .num_experts = 32, .top_k = 8}, setting(65'536, 4, 2, 1),

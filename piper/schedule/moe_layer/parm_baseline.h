@@ -1,6 +1,6 @@
-// Parm's baseline, the order of DeepSpeed-MoE (Pan et al. 2024, section IV-A, eq. 1, Fig. 3a; Singh
-// et al. 2023, section 4.1): ranks that share experts' matrices (ESP) gather their tokens in front
-// of the gate. Each routes the tokens of all and sends their rows, so that all of them receive the
+// Parm's baseline, which the paper takes to be the order of DeepSpeed-MoE (Pan et al. 2024, section
+// IV-A, eq. 1, Fig. 3a): ranks that share experts' matrices (ESP) gather their tokens in front of
+// the gate. Each routes the tokens of all and sends their rows, so that all of them receive the
 // same ones; behind the layer each keeps its own tokens.
 //
 //   forward     gather of x1            gate   exchange   experts   sum   exchange   merge of own
