@@ -59,7 +59,7 @@ struct Flags {
   int64_t rebalance_every = 50;
   std::string replan = "off";
   double replan_bound = plan::ReplanPolicy{}.bound;
-  bool resume = false, fresh = false, export_weights = false, json = false;
+  bool resume = false, fresh = false, deterministic = false, export_weights = false, json = false;
 };
 
 // The profile that a prediction needs, when the user named no cluster.
@@ -238,6 +238,7 @@ int run(const Flags& flags) {
   const std::vector<at::Device> devices = runtime::parse_devices(flags.device);
   train::RunRequest request = model_and_strategy(flags);
   if (!devices.front().is_cpu()) request.devices = devices;
+  if (flags.deterministic) runtime::compute_deterministically();
   set_policies(flags, request);
   const std::unique_ptr<comm::World> world = meet(flags, request.strategy);
   request.world = world.get();
@@ -308,6 +309,9 @@ Run add_train(Subcommand command) {
       .add_option("--device", flags->device,
                   "what computes: cpu, cuda, cuda:N, or cuda:N,M, which ranks take in turn")
       .show_default();
+  command.add_flag("--deterministic", flags->deterministic,
+                   "on a GPU: only kernels that give the same bits again, which may be slower (a "
+                   "CPU's always do)");
   command.add_option("--run", flags->run_folder, "folder that the run leaves behind")
       .show_default();
   command.add_option("--steps", flags->steps, "training steps in all")

@@ -1,4 +1,5 @@
 #include <piper/nn/causal_attention.h>
+#include <piper/nn/fused_attention.h>
 #include <piper/nn/tensor_ops.h>
 
 #include <array>
@@ -29,36 +30,12 @@ at::Tensor scores(const at::Tensor& q, const at::Tensor& k, bool causal, double 
   return all.masked_fill(future, -INFINITY);
 }
 
-CausalAttention plain_block(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            bool causal, double scale) {
-  const at::Tensor s = scores(q, repeat_heads(k, q.size(1)), causal, scale);
-  const at::Tensor log_sum_exp = at::logsumexp(s.to(main_type(q.scalar_type())), -1);
-  const at::Tensor p = (s - log_sum_exp.unsqueeze(-1)).exp().to(q.scalar_type());
-  return {heads_last(at::matmul(p, repeat_heads(v, q.size(1)))), log_sum_exp};
-}
-
-CausalAttentionGradients plain_block_backward(const at::Tensor& g_out, const at::Tensor& q,
-                                              const at::Tensor& k, const at::Tensor& v,
-                                              const CausalAttention& forward, bool causal,
-                                              double scale) {
-  const int64_t kv_heads = k.size(1);
-  const at::Tensor keys = repeat_heads(k, q.size(1)), values = repeat_heads(v, q.size(1));
-  const at::Tensor p = (scores(q, keys, causal, scale) - forward.log_sum_exp.unsqueeze(-1))
-                           .exp()
-                           .to(q.scalar_type());
-  const at::Tensor g_p = at::matmul(g_out, values.transpose(2, 3));
-  // Each row's sum of p g_p over all keys, also those of other blocks.
-  const at::Tensor sums = (g_out * forward.out_BSHd.transpose(1, 2)).sum(-1, true);
-  const at::Tensor g_s = p * (g_p - sums) * scale_of(q, scale);
-  return {heads_last(at::matmul(g_s, keys)),
-          heads_last(sum_heads(at::matmul(g_s.transpose(2, 3), q), kv_heads)),
-          heads_last(sum_heads(at::matmul(p.transpose(2, 3), g_out), kv_heads))};
-}
-
 // Queries against keys that are all before them, or, causal, those of the same tokens.
 CausalAttention block(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
                       double scale) {
-  if (!has_kernels(q)) return plain_block(q, k, v, causal, scale);
+  if (const FusedAttention kernel = fused_attention(q, k, v); kernel != FusedAttention::kNone)
+    return fused_block(kernel, q, k, v, causal, scale_of(q, scale));
+  if (!has_kernels(q)) return attention_block_plain(q, k, v, causal, scale);
   const auto [out, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
       q, k, v, 0.0, causal, /*attn_mask=*/{}, scale_of(q, scale));
   return {heads_last(out), log_sum_exp};  // the kernel writes heads last: no copy
@@ -68,7 +45,10 @@ CausalAttention block(const at::Tensor& q, const at::Tensor& k, const at::Tensor
 CausalAttentionGradients block_backward(const at::Tensor& g_out, const at::Tensor& q,
                                         const at::Tensor& k, const at::Tensor& v,
                                         const CausalAttention& forward, bool causal, double scale) {
-  if (!has_kernels(q)) return plain_block_backward(g_out, q, k, v, forward, causal, scale);
+  if (const FusedAttention kernel = fused_attention(q, k, v); kernel != FusedAttention::kNone)
+    return fused_block_backward(kernel, g_out, q, k, v, forward, causal, scale_of(q, scale));
+  if (!has_kernels(q))
+    return attention_block_backward_plain(g_out, q, k, v, forward, causal, scale);
   const auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       g_out, q, k, v, forward.out_BSHd.transpose(1, 2), forward.log_sum_exp, 0.0, causal,
       /*attn_mask=*/{}, scale_of(q, scale));
@@ -197,17 +177,31 @@ at::Tensor add_queries_gradient(const at::Tensor& before, const at::Tensor& part
   return sum;
 }
 
-CausalAttention causal_attention_plain(const at::Tensor& q, const at::Tensor& k,
-                                       const at::Tensor& v, double scale) {
-  return plain_block(q, k, v, true, scale);
+CausalAttention attention_block_plain(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                      bool causal, double scale) {
+  const at::Tensor s = scores(q, repeat_heads(k, q.size(1)), causal, scale);
+  const at::Tensor log_sum_exp = at::logsumexp(s.to(main_type(q.scalar_type())), -1);
+  const at::Tensor p = (s - log_sum_exp.unsqueeze(-1)).exp().to(q.scalar_type());
+  return {heads_last(at::matmul(p, repeat_heads(v, q.size(1)))), log_sum_exp};
 }
 
-CausalAttentionGradients causal_attention_backward_plain(const at::Tensor& g_out,
-                                                         const at::Tensor& q, const at::Tensor& k,
-                                                         const at::Tensor& v,
-                                                         const CausalAttention& forward,
-                                                         double scale) {
-  return plain_block_backward(g_out, q, k, v, forward, true, scale);
+CausalAttentionGradients attention_block_backward_plain(const at::Tensor& g_out,
+                                                        const at::Tensor& q, const at::Tensor& k,
+                                                        const at::Tensor& v,
+                                                        const CausalAttention& forward, bool causal,
+                                                        double scale) {
+  const int64_t kv_heads = k.size(1);
+  const at::Tensor keys = repeat_heads(k, q.size(1)), values = repeat_heads(v, q.size(1));
+  const at::Tensor p = (scores(q, keys, causal, scale) - forward.log_sum_exp.unsqueeze(-1))
+                           .exp()
+                           .to(q.scalar_type());
+  const at::Tensor g_p = at::matmul(g_out, values.transpose(2, 3));
+  // Each row's sum of p g_p over all keys, also those of other blocks.
+  const at::Tensor sums = (g_out * forward.out_BSHd.transpose(1, 2)).sum(-1, true);
+  const at::Tensor g_s = p * (g_p - sums) * scale_of(q, scale);
+  return {heads_last(at::matmul(g_s, keys)),
+          heads_last(sum_heads(at::matmul(g_s.transpose(2, 3), q), kv_heads)),
+          heads_last(sum_heads(at::matmul(p.transpose(2, 3), g_out), kv_heads))};
 }
 
 }  // namespace piper::nn

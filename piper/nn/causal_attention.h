@@ -2,7 +2,8 @@
 // reads key head h / (H / Hkv).
 //
 // On the CPU libtorch's flash kernel (fp32 and fp64, grouped heads without copies); on other
-// devices the plain composition, which takes memory of S^2 a head.
+// devices the fused kernel that fused_attention.h has found, else the plain composition, which takes
+// memory of S^2 a head.
 #pragma once
 
 #include <piper/nn/aten.h>
@@ -61,13 +62,15 @@ CausalAttentionGradients ring_attention_backward(const at::Tensor& g_out, const 
 at::Tensor add_queries_gradient(const at::Tensor& before, const at::Tensor& part,
                                 int64_t own_sequence, const RingStep& step);
 
-// The plain composition, for any device: the oracle of the test.
-CausalAttention causal_attention_plain(const at::Tensor& q, const at::Tensor& k,
-                                       const at::Tensor& v, double scale = 0);
-CausalAttentionGradients causal_attention_backward_plain(const at::Tensor& g_out,
-                                                         const at::Tensor& q, const at::Tensor& k,
-                                                         const at::Tensor& v,
-                                                         const CausalAttention& forward,
-                                                         double scale = 0);
+// Queries against keys that are all before them, or, causal, those of the same tokens; by the plain
+// composition, for any device: the oracle of the tests. scale 0 as above.
+CausalAttention attention_block_plain(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                      bool causal = true, double scale = 0);
+// `forward`: of all keys that the queries read.
+CausalAttentionGradients attention_block_backward_plain(const at::Tensor& g_out,
+                                                        const at::Tensor& q, const at::Tensor& k,
+                                                        const at::Tensor& v,
+                                                        const CausalAttention& forward,
+                                                        bool causal = true, double scale = 0);
 
 }  // namespace piper::nn

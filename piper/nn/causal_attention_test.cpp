@@ -33,12 +33,12 @@ TEST_CASE(
       const at::Tensor q = make(c.heads, 0), k = make(c.kv_heads, 1), v = make(c.kv_heads, 2),
                        g = make(c.heads, 3);
       const CausalAttention fast = causal_attention(q, k, v),
-                            plain = causal_attention_plain(q, k, v);
+                            plain = attention_block_plain(q, k, v);
       CHECK(difference(fast.out_BSHd, plain.out_BSHd) < tolerance);
       CHECK(difference(fast.log_sum_exp, plain.log_sum_exp) < tolerance);
       CHECK(fast.out_BSHd.is_contiguous());
       const auto gf = causal_attention_backward(g, q, k, v, fast);
-      const auto gp = causal_attention_backward_plain(g, q, k, v, plain);
+      const auto gp = attention_block_backward_plain(g, q, k, v, plain);
       CHECK(difference(gf.q_BSHd, gp.q_BSHd) < tolerance * 10);
       CHECK(difference(gf.k_BSHd, gp.k_BSHd) < tolerance * 10);
       CHECK(difference(gf.v_BSHd, gp.v_BSHd) < tolerance * 10);
@@ -60,8 +60,8 @@ TEST_CASE("the steps of a ring are causal attention: outputs, log-sum-exps and g
         const at::Tensor q = make(heads, 0), k = make(kv_heads, 1), v = make(kv_heads, 2),
                          g = make(heads, 3);
         const CausalAttention whole =
-            causal_attention_plain(q.to(at::kDouble), k.to(at::kDouble), v.to(at::kDouble));
-        const CausalAttentionGradients of_whole = causal_attention_backward_plain(
+            attention_block_plain(q.to(at::kDouble), k.to(at::kDouble), v.to(at::kDouble));
+        const CausalAttentionGradients of_whole = attention_block_backward_plain(
             g.to(at::kDouble), q.to(at::kDouble), k.to(at::kDouble), v.to(at::kDouble), whole);
         compute_by_compositions(composes);
         at::Tensor g_k = at::zeros(of_whole.k_BSHd.sizes(), at::kDouble),

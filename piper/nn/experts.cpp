@@ -1,5 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/nn/experts.h>
+#include <piper/nn/experts_grouped.h>
 #include <piper/nn/product.h>
 #include <piper/nn/tensor_ops.h>
 
@@ -168,6 +169,8 @@ void zero_idle(ExpertsBlock& block, const Layout& layout, const Betas& beta) {
 
 at::Tensor experts_forward(ExpertsBlock& block, const at::Tensor& received_RD,
                            const Routing& routing, Tape* tape) {
+  if (computes_grouped(block, received_RD))
+    return grouped_forward(block, received_RD, routing, tape);
   const int64_t received = received_RD.size(0), ffn = block.down->value.size(2);
   Layout layout(routing, block.local_experts, received);
   const Work work{.layout = layout,
@@ -184,6 +187,8 @@ at::Tensor experts_forward(ExpertsBlock& block, const at::Tensor& received_RD,
 
 at::Tensor experts_input_backward(const ExpertsBlock& block, const at::Tensor& g_out_RD,
                                   const Routing& routing, Tape& tape, ExpertsDeferred& deferred) {
+  if (computes_grouped(block, g_out_RD))
+    return grouped_input_backward(block, g_out_RD, routing, tape, deferred);
   const int64_t received = g_out_RD.size(0), ffn = block.down->value.size(2);
   Layout layout(routing, block.local_experts, received);
   const Work work{.layout = layout,
@@ -203,6 +208,8 @@ at::Tensor experts_input_backward(const ExpertsBlock& block, const at::Tensor& g
 void experts_weights_backward(ExpertsBlock& block, const at::Tensor& g_out_RD,
                               const at::Tensor& received_RD, const Routing& routing,
                               const ExpertsDeferred& deferred) {
+  if (computes_grouped(block, received_RD))
+    return grouped_weights_backward(block, g_out_RD, received_RD, routing, deferred);
   Layout layout(routing, block.local_experts, received_RD.size(0));
   const Work work{.layout = layout,
                   .h_R2F = deferred.g_h_R2F,
@@ -224,6 +231,12 @@ at::Tensor experts_backward(ExpertsBlock& block, const at::Tensor& g_out_RD,
     tape.weights_part([&block, &routing, deferred, g_out_RD, received_RD] {
       experts_weights_backward(block, g_out_RD, received_RD, routing, deferred);
     });
+    return gx_RD;
+  }
+  if (computes_grouped(block, received_RD)) {
+    ExpertsDeferred parts;
+    at::Tensor gx_RD = grouped_input_backward(block, g_out_RD, routing, tape, parts);
+    grouped_weights_backward(block, g_out_RD, received_RD, routing, parts);
     return gx_RD;
   }
   const int64_t received = received_RD.size(0), ffn = block.down->value.size(2);

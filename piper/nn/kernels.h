@@ -32,7 +32,7 @@ struct Rows {
   int64_t n0 = 0, n1 = 1;
   int64_t s0 = 0, s1 = 0;
   int64_t width = 0;
-  T* row(int64_t i, int64_t j) const { return data + i * s0 + j * s1; }
+  constexpr T* row(int64_t i, int64_t j) const { return data + i * s0 + j * s1; }
 };
 
 // y = weight * x / sqrt(mean(x^2) + epsilon), by row. y may be x.

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/model/trainable.h>
+#include <piper/nn/experts_grouped.h>
 #include <piper/nn/experts_tokens.h>
+#include <piper/nn/fused_attention.h>
 #include <piper/nn/stage.h>
 #include <piper/nn/stage_weights.h>
 #include <piper/nn/tensor_ops.h>
@@ -44,6 +46,7 @@ class ModelStage final : public Stage {
     }
     for (auto& [layer, block] : blocks_.modules)
       block.head.scale = loss_share(layer) / static_cast<double>(targets_of(block));
+    if (!options.device.is_cpu()) try_fused_kernels();
   }
 
   at::Tensor embedding_forward(const at::Tensor& tokens_BS) override {
@@ -422,6 +425,21 @@ class ModelStage final : public Stage {
   }
 
   // What a layer's own losses count: the modules' of multi-token prediction share their weight.
+  // Finds out what libtorch has on the stage's device for the shapes of its layers.
+  void try_fused_kernels() const {
+    for (const auto& [layer, block] : blocks_.layers) {
+      const bool is_latent = block.latent.output != nullptr;
+      const model::LatentAttention& latent = block.latent.shape;
+      const model::Attention& plain = block.attention.shape;
+      FusedShape shape{.dtype = options_.dtype};
+      shape.key_width = is_latent ? latent.nope_head_dim + latent.rope_head_dim : plain.head_dim;
+      shape.value_width = is_latent ? latent.value_head_dim : plain.head_dim;
+      if (!is_latent) shape.queries_per_key = plain.num_heads / plain.num_kv_heads;
+      try_fused_attention(options_.device, shape);
+      if (block.experts.gate_up != nullptr) try_grouped_products(options_.device, options_.dtype);
+    }
+  }
+
   double loss_share(int32_t layer) const {
     return model_.mtp_depth_of(layer) == 0
                ? 1

@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/nn/cuda/stream.h>
 #include <piper/nn/kernels.h>
 #include <piper/nn/tensor_ops.h>
 
@@ -40,6 +41,25 @@ kernels::Rows<T> rows(const at::Tensor& t) {
           .width = t.size(-1)};
 }
 
+// A kernel of the CPU, and its twin on CUDA devices where these are built.
+#ifdef PIPER_CUDA_KERNELS
+#define PIPER_TWINS(kernel) kernels::kernel, cuda::kernel
+#else
+#define PIPER_TWINS(kernel) kernels::kernel, nullptr
+#endif
+
+// The one of x's device.
+template <class... Args>
+void run(const at::Tensor& x, void (*on_cpu)(Args...),
+         std::type_identity_t<void (*)(cuda::Stream, Args...)> on_cuda,
+         std::type_identity_t<Args>... args) {
+  if (x.is_cpu()) return on_cpu(args...);
+  PIPER_CHECK(on_cuda != nullptr, "built without kernels for CUDA");
+  if constexpr (cuda::kBuilt) on_cuda(cuda::current_stream(x), args...);
+}
+
+bool has_any_kernels(const at::Tensor& x) { return has_kernels(x) || has_cuda_kernels(x); }
+
 const int32_t* indices(const at::Tensor& t) {
   PIPER_DCHECK(t.is_contiguous());
   return t.data_ptr<int32_t>();
@@ -51,12 +71,17 @@ bool has_kernels(const at::Tensor& tensor) {
   return tensor.device().is_cpu() && !by_compositions_everywhere.load(std::memory_order_relaxed);
 }
 
+bool has_cuda_kernels(const at::Tensor& tensor) {
+  return cuda::kBuilt && tensor.is_cuda() &&
+         !by_compositions_everywhere.load(std::memory_order_relaxed);
+}
+
 void compute_by_compositions(bool everywhere) { by_compositions_everywhere = everywhere; }
 
 void rms_norm_out(at::Tensor y, const at::Tensor& x, const at::Tensor& weight, double epsilon) {
-  if (!has_kernels(x)) return any_device::rms_norm_out(y, x, weight, epsilon);
+  if (!has_any_kernels(x)) return any_device::rms_norm_out(y, x, weight, epsilon);
   by_type(x, [&]<class T>(T) {
-    kernels::rms_norm<T>(rows<const T>(x), weight.data_ptr<T>(), epsilon, rows<T>(y));
+    run(x, PIPER_TWINS(rms_norm<T>), rows<const T>(x), weight.data_ptr<T>(), epsilon, rows<T>(y));
   });
 }
 
@@ -68,11 +93,21 @@ at::Tensor rms_norm(const at::Tensor& x_TD, const at::Tensor& weight, double eps
 
 void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& weight, double epsilon,
                         at::Tensor weight_gradient, double beta, const at::Tensor& residual) {
-  if (!has_kernels(x))
+  const bool on_cuda = has_cuda_kernels(x) && x.size(-1) <= cuda::kNormBackwardWidth;
+  if (!has_kernels(x) && !on_cuda)
     return any_device::rms_norm_backward_(g, x, weight, epsilon, weight_gradient, beta, residual);
   by_type(x, [&]<class T>(T) {
     const auto added = residual.defined() ? rows<const T>(residual) : kernels::Rows<const T>{};
     auto* sum = weight_gradient.defined() ? weight_gradient.data_ptr<Main<T>>() : nullptr;
+    if constexpr (cuda::kBuilt)
+      if (on_cuda) {
+        const at::Tensor strips =
+            sum == nullptr ? at::Tensor()
+                           : at::empty({cuda::kNormStrips, x.size(-1)}, weight_gradient.options());
+        return cuda::rms_norm_backward<T>(cuda::current_stream(x), rows<T>(g), rows<const T>(x),
+                                          weight.data_ptr<T>(), epsilon, sum, beta, added,
+                                          strips.defined() ? strips.data_ptr<Main<T>>() : nullptr);
+      }
     kernels::rms_norm_backward<T>(rows<T>(g), rows<const T>(x), weight.data_ptr<T>(), epsilon, sum,
                                   beta, added);
   });
@@ -80,47 +115,55 @@ void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& wei
 
 void rotate_(at::Tensor x, const RopeTable& table, int64_t sequence, bool back) {
   PIPER_CHECK(sequence <= table.cosine.size(0), "a position beyond the rotary table");
-  if (!has_kernels(x)) return any_device::rotate_(x, table, sequence, back);
+  if (!has_any_kernels(x)) return any_device::rotate_(x, table, sequence, back);
   by_type(x, [&]<class T>(T) {
     using M = Main<T>;
-    kernels::rotate<T>(rows<T>(x), table.cosine.data_ptr<M>(), table.sine.data_ptr<M>(), sequence,
-                       table.cosine.size(1), back ? M(-1) : M(1), table.interleaved);
+    run(x, PIPER_TWINS(rotate<T>), rows<T>(x), table.cosine.data_ptr<M>(), table.sine.data_ptr<M>(),
+        sequence, table.cosine.size(1), back ? M(-1) : M(1), table.interleaved);
   });
 }
 
 void swiglu_out(at::Tensor act, const at::Tensor& h) {
-  if (!has_kernels(h)) return any_device::swiglu_out(act, h);
+  if (!has_any_kernels(h)) return any_device::swiglu_out(act, h);
   by_type(h, [&]<class T>(T) {
-    kernels::swiglu<T>(h.data_ptr<T>(), act.data_ptr<T>(), act.size(0), act.size(1));
+    run(h, PIPER_TWINS(swiglu<T>), h.data_ptr<T>(), act.data_ptr<T>(), act.size(0), act.size(1));
   });
 }
 
 void swiglu_backward_(at::Tensor h, at::Tensor g_act) {
-  if (!has_kernels(h)) return any_device::swiglu_backward_(h, g_act);
+  if (!has_any_kernels(h)) return any_device::swiglu_backward_(h, g_act);
   by_type(h, [&]<class T>(T) {
-    kernels::swiglu_backward<T>(h.data_ptr<T>(), g_act.data_ptr<T>(), g_act.size(0), g_act.size(1));
+    run(h, PIPER_TWINS(swiglu_backward<T>), h.data_ptr<T>(), g_act.data_ptr<T>(), g_act.size(0),
+        g_act.size(1));
   });
 }
 
 void gather_rows_out(at::Tensor out, const at::Tensor& x, const at::Tensor& index) {
-  if (!has_kernels(x)) return any_device::gather_rows_out(out, x, index);
+  if (!has_any_kernels(x)) return any_device::gather_rows_out(out, x, index);
   by_type(x, [&]<class T>(T) {
-    kernels::gather_rows<T>(x.data_ptr<T>(), indices(index), out.data_ptr<T>(), out.size(0),
-                            out.size(1));
+    run(x, PIPER_TWINS(gather_rows<T>), x.data_ptr<T>(), indices(index), out.data_ptr<T>(),
+        out.size(0), out.size(1));
   });
 }
 
 void sum_rows_out(at::Tensor out, const at::Tensor& rows, const at::Tensor& position) {
-  if (!has_kernels(rows)) return any_device::sum_rows_out(out, rows, position);
+  if (!has_any_kernels(rows)) return any_device::sum_rows_out(out, rows, position);
   by_type(rows, [&]<class T>(T) {
-    kernels::sum_rows<T>(rows.data_ptr<T>(), indices(position), out.data_ptr<T>(), position.size(0),
-                         position.size(1), out.size(1));
+    run(rows, PIPER_TWINS(sum_rows<T>), rows.data_ptr<T>(), indices(position), out.data_ptr<T>(),
+        position.size(0), position.size(1), out.size(1));
   });
 }
 
 void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows) {
-  if (!has_kernels(rows)) return any_device::add_rows_(table, index, rows);
+  if (!has_any_kernels(rows)) return any_device::add_rows_(table, index, rows);
   by_type(rows, [&]<class T>(T) {
+    if constexpr (cuda::kBuilt)
+      if (rows.is_cuda()) {
+        const auto [sorted, order] = at::sort(index, /*stable=*/true, 0, /*descending=*/false);
+        return cuda::add_rows<T>(cuda::current_stream(rows), table.data_ptr<Main<T>>(),
+                                 sorted.const_data_ptr<int64_t>(), order.const_data_ptr<int64_t>(),
+                                 rows.data_ptr<T>(), rows.size(0), rows.size(1));
+      }
     kernels::add_rows<T>(table.data_ptr<Main<T>>(), index.data_ptr<int64_t>(), rows.data_ptr<T>(),
                          rows.size(0), rows.size(1));
   });
@@ -128,26 +171,25 @@ void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows
 
 void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& weights,
                const at::Tensor& position, const at::Tensor& x1) {
-  if (!has_kernels(x1)) return any_device::merge_out(out, returned, weights, position, x1);
+  if (!has_any_kernels(x1)) return any_device::merge_out(out, returned, weights, position, x1);
   by_type(x1, [&]<class T>(T) {
-    kernels::merge<T>(returned.data_ptr<T>(), weights.data_ptr<Main<T>>(), indices(position),
-                      x1.data_ptr<T>(), out.data_ptr<T>(), position.size(0), position.size(1),
-                      x1.size(1));
+    run(x1, PIPER_TWINS(merge<T>), returned.data_ptr<T>(), weights.data_ptr<Main<T>>(),
+        indices(position), x1.data_ptr<T>(), out.data_ptr<T>(), position.size(0), position.size(1),
+        x1.size(1));
   });
 }
 
 void merge_backward_out(at::Tensor g_returned, at::Tensor g_weights, const at::Tensor& gx,
                         const at::Tensor& returned, const at::Tensor& weights,
                         const at::Tensor& position, int64_t first_row) {
-  if (!has_kernels(gx))
+  if (!has_any_kernels(gx))
     return any_device::merge_backward_out(g_returned, g_weights, gx, returned, weights, position,
                                           first_row);
   by_type(gx, [&]<class T>(T) {
-    kernels::merge_backward<T>(gx.data_ptr<T>(), returned.data_ptr<T>(),
-                               weights.data_ptr<Main<T>>(), indices(position),
-                               g_returned.data_ptr<T>(), g_weights.data_ptr<Main<T>>(),
-                               {.first = first_row, .count = g_returned.size(0)}, position.size(0),
-                               position.size(1), gx.size(1));
+    run(gx, PIPER_TWINS(merge_backward<T>), gx.data_ptr<T>(), returned.data_ptr<T>(),
+        weights.data_ptr<Main<T>>(), indices(position), g_returned.data_ptr<T>(),
+        g_weights.data_ptr<Main<T>>(), {.first = first_row, .count = g_returned.size(0)},
+        position.size(0), position.size(1), gx.size(1));
   });
 }
 
@@ -190,8 +232,16 @@ void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
 }
 
 Amount cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale) {
-  if (!has_kernels(logits)) return any_device::cross_entropy_(logits, targets, gradient, scale);
+  if (!has_any_kernels(logits)) return any_device::cross_entropy_(logits, targets, gradient, scale);
   return by_type(logits, [&]<class T>(T) -> Amount {
+    if constexpr (cuda::kBuilt)
+      if (logits.is_cuda()) {
+        const at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kDouble));
+        cuda::cross_entropy<T>(cuda::current_stream(logits), logits.data_ptr<T>(),
+                               targets.data_ptr<int64_t>(), losses.data_ptr<double>(),
+                               logits.size(0), logits.size(1), gradient, scale);
+        return Amount(losses.sum());
+      }
     return kernels::cross_entropy<T>(logits.data_ptr<T>(), targets.data_ptr<int64_t>(),
                                      logits.size(0), logits.size(1), gradient, scale);
   });

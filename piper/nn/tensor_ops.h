@@ -1,5 +1,6 @@
 // The element-wise work of the segments on tensors: on the CPU kernels.h (one pass, no scratch), on
-// any other device the compositions of at:: calls in namespace any_device, which are also the
+// CUDA devices those of cuda/kernels.h where a CUDA compiler has built them, else, and on any other
+// device, the compositions of at:: calls in namespace any_device, which are also the
 // oracle of the kernels' tests.
 //
 // All tensors of a call share dtype (fp32, fp64 or bf16) and device, but that gradients of weights,
@@ -27,6 +28,8 @@ inline at::ScalarType main_type(at::ScalarType dtype) {
 // Whether the CPU's own kernels compute with the tensor: on any other device, and in a test that
 // lets the CPU compute as those do, compositions of at:: calls take their place.
 bool has_kernels(const at::Tensor& tensor);
+// Whether those of a CUDA device do. Routing and order of rows have none: they are small.
+bool has_cuda_kernels(const at::Tensor& tensor);
 // For tests, between two computations.
 void compute_by_compositions(bool everywhere);
 

@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
@@ -7,6 +8,7 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <ranges>
 
 namespace piper::runtime {
@@ -68,6 +70,13 @@ BenchDevice parse_bench_device(const std::string& text) {
     throw InvalidInput(fmt::format(
         "--device is '{}', and this command computes on one; allowed: cpu, cuda, cuda:N", text));
   return {devices.front()};
+}
+
+void compute_deterministically() {
+  // cuBLAS' products in several streams share scratch unless it is told otherwise.
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 
 }  // namespace piper::runtime

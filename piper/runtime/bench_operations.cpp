@@ -1,5 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/nn/causal_attention.h>
+#include <piper/nn/cuda/stream.h>
+#include <piper/nn/fused_attention.h>
 #include <piper/nn/kernels.h>
 #include <piper/nn/product.h>
 #include <piper/nn/tensor_ops.h>
@@ -27,18 +29,13 @@ HeadTensors head_tensors(const AttentionShape& s, const OperandsOn& on) {
   return {make(s.heads), make(s.kv_heads), make(s.kv_heads)};
 }
 
-at::Tensor device_attention(const HeadTensors& x) {
-  return at::scaled_dot_product_attention(x.q, x.k, x.v, {}, 0.0, /*is_causal=*/true, std::nullopt,
-                                          /*enable_gqa=*/true);
-}
-
-std::function<void()> device_attention_backward(HeadTensors x) {
-  for (at::Tensor* tensor : {&x.q, &x.k, &x.v}) tensor->requires_grad_(true);
-  const at::Tensor out = device_attention(x), g = at::ones_like(out);
-  return [=] {
-    const std::vector<at::Tensor> inputs = {x.q, x.k, x.v};
-    out.backward(g, /*retain_graph=*/true, /*create_graph=*/false, inputs);
-  };
+// What computes on an accelerator is chosen by a trial (nn/fused_attention.h).
+void choose_attention(const AttentionShape& shape, const OperandsOn& on) {
+  if (on.device.is_cpu()) return;
+  nn::try_fused_attention(on.device.device, {.dtype = on.dtype,
+                                             .key_width = shape.head_dim,
+                                             .value_width = shape.head_dim,
+                                             .queries_per_key = shape.heads / shape.kv_heads});
 }
 
 // So many that they fill more than a core's private caches.
@@ -108,11 +105,8 @@ double AttentionShape::flops(bool backward) const {
 
 Prepare attention(const AttentionShape& shape, bool backward, const OperandsOn& on) {
   return [=]() -> std::function<void()> {
+    choose_attention(shape, on);
     const HeadTensors x = head_tensors(shape, on);
-    if (!on.device.is_cpu()) {
-      if (backward) return device_attention_backward(x);
-      return [=] { device_attention(x); };
-    }
     if (!backward) return [=] { nn::causal_attention(x.q, x.k, x.v); };
     const nn::CausalAttention forward = nn::causal_attention(x.q, x.k, x.v);
     const at::Tensor g = x.q.clone();
@@ -191,6 +185,7 @@ double AttentionPart::flops() const {
 Prepare attention_part(const AttentionPart& part, const OperandsOn& on) {
   return [=] {
     const AttentionShape& a = part.attention;
+    choose_attention(a, on);
     const at::TensorOptions options = on.device.with(on.dtype);
     const int64_t tokens = a.batch * a.sequence, wide = (a.heads + 2 * a.kv_heads) * a.head_dim;
     const at::Tensor x = at::rand({tokens, part.hidden}, options),
@@ -201,11 +196,10 @@ Prepare attention_part(const AttentionPart& part, const OperandsOn& on) {
       nn::product_out(qkv, x, w_qkv.t());
       const auto parts = qkv.view({a.batch, a.sequence, a.heads + 2 * a.kv_heads, a.head_dim})
                              .split_with_sizes({a.heads, a.kv_heads, a.kv_heads}, 2);
-      const HeadTensors heads{parts[0].transpose(1, 2), parts[1].transpose(1, 2),
-                              parts[2].transpose(1, 2)};
-      const at::Tensor mixed = on.device.is_cpu()
-                                   ? nn::causal_attention(heads.q, heads.k, heads.v).out_BSHd
-                                   : device_attention(heads).transpose(1, 2).contiguous();
+      const at::Tensor mixed =
+          nn::causal_attention(parts[0].transpose(1, 2), parts[1].transpose(1, 2),
+                               parts[2].transpose(1, 2))
+              .out_BSHd;
       nn::product_out(out, mixed.view({tokens, a.heads * a.head_dim}), w_out.t());
     };
   };
@@ -265,6 +259,20 @@ Prepare adamw(int64_t num_parameters, const BenchDevice& device) {
     // Written, not zeros: those would be one page of the system's, read again and again.
     const auto ones = [&] { return at::ones({num_parameters}, device.with(at::kFloat)); };
     const at::Tensor w = ones(), g = ones(), m = ones(), v = ones();
+    const nn::kernels::AdamWScalars<float> scalars{.keep = 1,
+                                                   .one_minus_beta1 = 0.1F,
+                                                   .beta2 = 0.9F,
+                                                   .one_minus_beta2 = 0.1F,
+                                                   .step_size = 1e-3F,
+                                                   .inverse_root_correction2 = 1,
+                                                   .epsilon = 1e-8F,
+                                                   .gradient_scale = 1};
+    if constexpr (nn::cuda::kBuilt)
+      if (nn::has_cuda_kernels(w))
+        return [=] {
+          nn::cuda::adamw(nn::cuda::current_stream(w), w.data_ptr<float>(), g.data_ptr<float>(),
+                          m.data_ptr<float>(), v.data_ptr<float>(), w.numel(), scalars);
+        };
     if (!device.is_cpu()) {
       const at::Tensor step = at::ones({}, device.with(at::kFloat));
       return [=] {
@@ -273,15 +281,7 @@ Prepare adamw(int64_t num_parameters, const BenchDevice& device) {
     }
     return [=] {
       nn::kernels::adamw<float>(w.data_ptr<float>(), g.data_ptr<float>(), m.data_ptr<float>(),
-                                v.data_ptr<float>(), w.numel(),
-                                {.keep = 1,
-                                 .one_minus_beta1 = 0.1F,
-                                 .beta2 = 0.9F,
-                                 .one_minus_beta2 = 0.1F,
-                                 .step_size = 1e-3F,
-                                 .inverse_root_correction2 = 1,
-                                 .epsilon = 1e-8F,
-                                 .gradient_scale = 1});
+                                v.data_ptr<float>(), w.numel(), scalars);
     };
   };
 }

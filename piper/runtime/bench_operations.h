@@ -1,5 +1,5 @@
 // What is timed: one operation each, on operands of its own, made once and then called repeatedly.
-// On the CPU these are the kernels that training runs (nn/); on an accelerator libtorch's.
+// They are the kernels that training runs on the device (nn/).
 #pragma once
 
 #include <piper/nn/product_choice.h>

@@ -33,46 +33,9 @@ Json to_json(const std::string& curve, const std::vector<double>& at, const clus
           {"num_outliers", t.num_outliers}};
 }
 
-}  // namespace
-
-ProfileJournal::ProfileJournal(std::filesystem::path path, const Json& measured_with)
-    : path_(std::move(path)) {
-  if (std::filesystem::exists(path_)) read(read_text_file(path_), measured_with);
-  num_restored_ = std::ssize(points_);
-  write_all(measured_with);
-  out_.open(path_, std::ios::app);
-  if (!out_) throw IoError(fmt::format("cannot write {}", path_.string()));
-}
-
-void ProfileJournal::read(const std::string& text, const Json& measured_with) {
-  std::istringstream lines(text);
-  std::string line;
-  const auto foreign = [&](const std::string& why) {
-    return InvalidInput(
-        fmt::format("{}: {}; delete it, or give --fresh, to measure anew", path_.string(), why));
-  };
-  if (!std::getline(lines, line)) return;  // cut off before the first line ended
-  Json head;
-  try {
-    head = parse_json(line, path_.string());
-  } catch (const InvalidInput&) {
-  }
-  if (!head.is_object() || !head.contains(kMark) || head[kMark] != kVersion ||
-      !head.contains("measured_with"))
-    throw foreign("is no partial file of piper profile");
-  if (const std::string why = difference(head["measured_with"], measured_with); !why.empty())
-    throw foreign("was measured with other options or on another machine: " + why);
-  while (std::getline(lines, line)) {
-    try {
-      read_point(parse_json(line, path_.string()));
-    } catch (const InvalidInput&) {
-      return;
-    }
-  }
-}
-
-void ProfileJournal::read_point(const Json& line) {
-  Problems problems(path_.string());
+std::pair<MeasuredPoints::key_type, cluster::Timing> read_point(const Json& line,
+                                                                const std::string& name) {
+  Problems problems(name);
   ObjectReader reader(line, "", &problems);
   const std::string curve = reader.text("curve");
   const std::vector<double> at = reader.numbers("at", 0, 1e15);
@@ -86,14 +49,58 @@ void ProfileJournal::read_point(const Json& line) {
   t.num_outliers = reader.integer("num_outliers", 0, int64_t{1} << 40);
   reader.refuse_unknown();
   problems.finish();
-  points_[{curve, at}] = t;
+  return {{curve, at}, t};
 }
 
-void ProfileJournal::write_all(const Json& measured_with) {
+}  // namespace
+
+MeasuredPoints read_points(const std::string& text, const Json& measured_with,
+                           const std::string& name) {
+  std::istringstream lines(text);
+  std::string line;
+  const auto foreign = [&](const std::string& why) {
+    return InvalidInput(
+        fmt::format("{}: {}; delete it, or give --fresh, to measure anew", name, why));
+  };
+  MeasuredPoints points;
+  if (!std::getline(lines, line)) return points;  // cut off before the first line ended
+  Json head;
+  try {
+    head = parse_json(line, name);
+  } catch (const InvalidInput&) {
+  }
+  if (!head.is_object() || !head.contains(kMark) || head[kMark] != kVersion ||
+      !head.contains("measured_with"))
+    throw foreign("is no partial file of piper profile");
+  if (const std::string why = difference(head["measured_with"], measured_with); !why.empty())
+    throw foreign("was measured with other options or on another machine: " + why);
+  while (std::getline(lines, line)) {
+    try {
+      const auto [key, timing] = read_point(parse_json(line, name), name);
+      points[key] = timing;
+    } catch (const InvalidInput&) {
+      break;
+    }
+  }
+  return points;
+}
+
+std::string to_text(const MeasuredPoints& points, const Json& measured_with) {
   std::string text = Json{{kMark, kVersion}, {"measured_with", measured_with}}.dump() + "\n";
-  for (const auto& [key, timing] : points_)
+  for (const auto& [key, timing] : points)
     text += to_json(key.first, key.second, timing).dump() + "\n";
-  write_text_file(path_, text);
+  return text;
+}
+
+ProfileJournal::ProfileJournal(std::filesystem::path path, const Json& measured_with)
+    : path_(std::move(path)) {
+  if (std::filesystem::exists(path_))
+    points_ = read_points(read_text_file(path_), measured_with, path_.string());
+  num_restored_ = std::ssize(points_);
+  // As a file of its own: what was cut off is gone.
+  write_text_file(path_, to_text(points_, measured_with));
+  out_.open(path_, std::ios::app);
+  if (!out_) throw IoError(fmt::format("cannot write {}", path_.string()));
 }
 
 std::optional<cluster::Timing> ProfileJournal::find(const std::string& curve,

@@ -21,6 +21,16 @@
 
 namespace piper::runtime {
 
+// By curve and place on it.
+using MeasuredPoints = std::map<std::pair<std::string, std::vector<double>>, cluster::Timing>;
+
+// The points of such a file's text, up to the first line that is none. `name` is the file's, for
+// messages. Throws InvalidInput as ProfileJournal does.
+MeasuredPoints read_points(const std::string& text, const Json& measured_with,
+                           const std::string& name);
+// The text of a file that holds them.
+std::string to_text(const MeasuredPoints& points, const Json& measured_with);
+
 class ProfileJournal {
  public:
   // Keeps nothing.
@@ -36,14 +46,9 @@ class ProfileJournal {
   int64_t num_restored() const { return num_restored_; }
 
  private:
-  void read(const std::string& text, const Json& measured_with);
-  void read_point(const Json& line);
-  // The points that are known, as a file of their own: what was cut off is gone.
-  void write_all(const Json& measured_with);
-
   std::filesystem::path path_;
   std::ofstream out_;
-  std::map<std::pair<std::string, std::vector<double>>, cluster::Timing> points_;
+  MeasuredPoints points_;
   int64_t num_restored_ = 0;
 };
 

@@ -1,5 +1,7 @@
 // Whole training steps on the tests' own device (tests/stand_in/device.h), held to those of the
 // CPU.
+#include <piper/nn/experts_grouped.h>
+#include <piper/nn/fused_attention.h>
 #include <piper/nn/host_read.h>
 #include <piper/nn/tensor_ops.h>
 #include <piper/runtime/tensor_device_operations.h>
@@ -7,6 +9,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include <tests/stand_in/device.h>
+#include <tests/stand_in/fused_attention.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -89,8 +92,29 @@ model::Model with_tied_embeddings() {
   return m;
 }
 
+// Whose experts have rows of 16 bytes and more in bf16: their products are one.
+model::Model with_grouped_products() {
+  model::Model m = small_model();
+  m.name = "small-grouped";
+  for (model::Layer& layer : m.layers) layer.feed_forward.ffn = 16;
+  return m;
+}
+
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::kInterleaved, PipelineSchedule::kZbV, PipelineSchedule::kDualPipeV}) {
+    strategy::Mesh mesh = mesh_of(2, 1, 1);
+    mesh.vpp = 2;
+    cases.push_back(make_case(small_model(), mesh, schedule));
+  }
+  cases.push_back(make_case(with_grouped_products(), mesh_of(1, 2, 2), PipelineSchedule::k1F1B,
+                            Recompute::kExperts, strategy::Precision::kBf16));
+  cases.push_back(make_case(with_grouped_products(), mesh_of(2, 2, 2), PipelineSchedule::kZbH1,
+                            Recompute::kNone, strategy::Precision::kBf16));
+  cases.push_back(make_case(with_grouped_products(), mesh_of(1, 2, 2), PipelineSchedule::k1F1B,
+                            Recompute::kNone, strategy::Precision::kBf16));
+  cases.back().strategy.all_to_all = strategy::AllToAll::kHaloDedup;
   for (const model::Model& model :
        {small_model(), deepseek_like(), qwen2_like(), with_tied_embeddings()}) {
     cases.push_back(make_case(model, mesh_of(1, 1, 1)));
@@ -157,6 +181,32 @@ TEST_CASE("whole steps on a device are the CPU's, bit for bit, for every family 
     CHECK(stand_in::num_operations() > 1000);
     check_no_races();
   }
+}
+
+TEST_CASE("fused kernels are tried before they compute, and one that is wrong never does") {
+  stand_in::begin(stand_in::Mode::kSynchronous);
+  const at::Device device = stand_in::device();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    // Grouped heads, and values narrower than keys.
+    const nn::FusedShape grouped{
+        .dtype = dtype, .key_width = 24, .value_width = 24, .queries_per_key = 3};
+    const nn::FusedShape narrow{.dtype = dtype, .key_width = 24, .value_width = 16};
+    for (const nn::FusedShape& shape : {grouped, narrow})
+      CHECK(nn::try_fused_attention(device, shape) == nn::FusedAttention::kMemoryEfficient);
+    stand_in::spoil_fused_attention(true);
+    const nn::FusedShape spoilt{.dtype = dtype, .key_width = 40, .value_width = 40};
+    CHECK(nn::try_fused_attention(device, spoilt) == nn::FusedAttention::kNone);
+    stand_in::spoil_fused_attention(false);
+    CHECK(nn::try_fused_attention(device, spoilt) == nn::FusedAttention::kNone);  // once
+    CHECK(nn::try_grouped_products(device, dtype) == (dtype == at::kBFloat16));
+    CHECK_FALSE(nn::try_grouped_products(at::kCPU, dtype));
+  }
+  const nn::FusedShape exact{.dtype = at::kDouble, .key_width = 24, .value_width = 24};
+  CHECK(nn::try_fused_attention(device, exact) == nn::FusedAttention::kNone);
+  const int64_t before = stand_in::num_fused_attentions();
+  on_device(make_case(small_model(), mesh_of(1, 1, 1)), 1);
+  CHECK(stand_in::num_fused_attentions() > before + 8);
+  check_no_races();
 }
 
 TEST_CASE("streams that run late, in any order that events allow, give the same bits") {

@@ -4,11 +4,13 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <piper/strategy/runnable.h>
 #include <piper/train/equivalence_run.h>
 
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -90,6 +92,53 @@ inline void check_runs(const model::Model& model, const std::vector<MeshRun>& ru
   const Trained one = trained(model, {.mesh = {}, .capacity = runs.front().capacity}, prepare);
   check_learned(one);
   for (const MeshRun& run : runs) check_same(model, one, run, prepare);
+}
+
+inline model::Model tied(model::Model model) {
+  model.tied_embeddings = true;
+  return model;
+}
+
+inline std::vector<model::Model> models_of_random_runs() {
+  return {small_model(), deepseek_like(), tied(qwen2_like()),
+          model::with_mtp(tied(small_model()), 1), model::with_mtp(deepseek_like(), 1)};
+}
+inline constexpr strategy::Capacity kCapacities[] = {
+    {}, {.factor = 1}, {.factor = 0.8, .drop = strategy::Drop::kPosition}};
+
+// Over every axis at once, of up to 16 ranks; drawn again until it runs.
+inline MeshRun random_run(std::mt19937& random, const model::Model& model,
+                          const strategy::Capacity& capacity) {
+  constexpr int64_t kDegrees[] = {1, 2, 4}, kShares[] = {2, 4};
+  const auto pick = [&](const auto& of) { return of[random() % std::size(of)]; };
+  while (true) {
+    MeshRun run{.mesh = {.pp = pick(kDegrees),
+                         .ep = pick(kDegrees),
+                         .dp = pick(kDegrees),
+                         .tp = pick(kDegrees)},
+                .capacity = capacity};
+    if (random() % 2 == 0) run.mesh.cp = pick(kDegrees);
+    if (run.mesh.cp > 1) run.context_exchange = pick(strategy::kContextExchanges);
+    run.mesh.etp = run.mesh.tp == 1 ? pick(kShares) : pick(kDegrees);
+    if (run.mesh.world() > 16 || run.mesh.ranks_per_stage() % run.mesh.ranks_per_expert_set() != 0)
+      continue;
+    run.schedule = pick(strategy::kPipelineSchedules);
+    run.mesh.vpp =
+        strategy::is_v(run.schedule) || run.schedule == PipelineSchedule::kInterleaved ? 2 : 1;
+    if (run.mesh.num_virtual_stages() > model.num_layers()) continue;
+    run.recompute = pick(strategy::kRecomputes);
+    run.micro_batch = pick(kDegrees);
+    run.zero = static_cast<int64_t>(random() % 4);
+    if (run.mesh.ep > 1) run.all_to_all = pick(strategy::kAllToAlls);
+    run.sequence_parallel = random() % 2 == 0;
+    if ((run.mesh.tp > 1 ? !run.sequence_parallel : run.mesh.etp > 1) && random() % 2 == 0)
+      run.moe_schedule = pick(strategy::kMoeSchedules);
+    if (random() % 3 == 0) run.chunks = pick(kShares);
+    if (run.mesh.ep > 1 && random() % 3 == 0) run.redundant = run.mesh.ep;
+    const strategy::Strategy s = strategy_of(model, run);
+    if (strategy::contradictions(s, model).empty() && strategy::not_runnable(s, model).empty())
+      return run;
+  }
 }
 
 // Equal scores: the first experts have all tokens, the others none.

@@ -1,11 +1,7 @@
 // ZeRO: with optimizer states divided among replicas a run is that of undivided states, bit by bit.
 #include <fmt/format.h>
 #include <piper/strategy/divided_states.h>
-#include <piper/train/checkpoint.h>
-#include <piper/train/checkpoint_reader.h>
-#include <piper/train/checkpoint_state.h>
 #include <piper/train/equivalence_run.h>
-#include <piper/train/test_folder.h>
 
 namespace piper::train::testing {
 namespace {
@@ -184,79 +180,6 @@ TEST_CASE(
                (sums_ends && name.find(".layers.") == std::string::npos)));
       if (s.mesh.edp() > 1 && !sums_ends) CHECK(gradients.gradients.empty());
     }
-}
-
-TEST_CASE("each optimizer state is in one place; checkpoints go from any division to any other") {
-  // Run A: 4 steps. Run B: 2 steps on one mesh, saved, 2 more on another, with other divisions.
-  const model::Model model = small_model();
-  const auto train = [&](const Case& c, int64_t zero, int64_t first, int64_t last,
-                         const std::filesystem::path& from, const std::filesystem::path& to) {
-    const strategy::Strategy s = strategy_of(model, c, zero);
-    const schedule::StepGraph step = schedule::write_step(model, s);
-    RunShared shared{model, s, step, {}, {}};
-    shared.options.learning_rate = {
-        .peak = 1e-2, .minimum = 1e-3, .warmup_steps = 3, .total_steps = kAllSteps};
-    shared.options.timeout_seconds = 20;
-    shared.topology = nodes_of_two(s.mesh.world());
-    shared.batches = [&](int64_t number, int64_t dp, int64_t micro) {
-      return batch(s, number, dp, micro);
-    };
-    CheckpointSave save(to,
-                        {.model = model.name,
-                         .fingerprint = "f",
-                         .mesh = s.mesh,
-                         .layers_per_stage = s.layers_per_stage},
-                        {.step = last});
-    std::optional<CheckpointReader> reader;
-    if (!from.empty()) reader.emplace(require_newest_complete(from));
-    if (reader) reader->require_exactly(model);
-    comm::LocalWorld world(s.mesh.world());
-    runtime::Cores cores(2);
-    std::map<std::string, at::Tensor> values;
-    int64_t states = 0;
-    std::mutex mutex;
-    comm::run_ranks(world, [&](comm::Transport& transport) {
-      at::set_num_threads(1);
-      RankTrainer trainer(shared, transport, cores);
-      if (reader) reader->read(state_tensors(trainer.stage(), trainer.optimizer()));
-      for (int64_t number = first; number <= last; ++number) trainer.step(number);
-      trainer.gather_weights(uint64_t{1} << 50);
-      const std::vector<NamedTensor> written =
-          written_tensors(trainer.stage(), trainer.optimizer(), s.mesh, trainer.rank());
-      const std::lock_guard lock(mutex);
-      save.write_shard(trainer.rank(), written);
-      for (const NamedTensor& tensor : trainer.optimizer().state()) states += tensor.value.numel();
-      for (const nn::NamedPiece& piece : trainer.stage().named_pieces())
-        place(values[piece.name], piece.value, piece.part);
-    });
-    save.commit();
-    return std::pair{values, states};
-  };
-  const Case wide{{.ep = 2, .dp = 4}, Precision::kBf16}, deep{{.pp = 2, .dp = 2}, Precision::kBf16},
-      shared{{.ep = 4, .dp = 2, .tp = 2}, Precision::kBf16},
-      parts{{.ep = 2, .dp = 4, .etp = 2}, Precision::kBf16};
-  for (const auto& [first, second] : {std::pair{wide, deep},
-                                      {deep, wide},
-                                      {shared, deep},
-                                      {deep, shared},
-                                      {parts, deep},
-                                      {shared, parts}})
-    for (const int64_t zero : {0, 1, 2, 3})
-      for (const int64_t then : {0, 1, 2, 3}) {
-        if (zero == 2 && then == 1) continue;  // as the other way round
-        INFO(text(first), " zero ", zero, " then ", text(second), " ", then);
-        const TestFolder half, whole, other;
-        train(first, zero, 1, 2, {}, half.path());
-        // Loaded elsewhere and saved at once it is the same checkpoint, tensor by tensor.
-        train(second, then, 1, 0, half.path(), other.path());
-        const auto again = train(first, then, 3, 4, other.path(), whole.path());
-        const TestFolder straight;
-        const auto expected = train(first, zero, 1, 4, {}, straight.path());
-        for (const auto& [name, value] : expected.first)
-          CHECK(at::equal(value, again.first.at(name)));
-        if (zero > 0 && then > 0) CHECK(expected.second == again.second);
-        if (zero == 0 && then > 0) CHECK(again.second < expected.second);
-      }
 }
 
 }  // namespace piper::train::testing

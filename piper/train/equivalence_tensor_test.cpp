@@ -2,7 +2,6 @@
 // (tensor with sequence parallelism) or hold all of them, alone and with every other axis: fp64, as
 // in equivalence_test.cpp.
 #include <doctest/doctest.h>
-#include <piper/strategy/runnable.h>
 #include <piper/train/equivalence_mesh.h>
 
 #include <map>
@@ -13,15 +12,6 @@
 
 using namespace piper;
 using namespace piper::train::testing;
-
-namespace {
-
-model::Model tied(model::Model model) {
-  model.tied_embeddings = true;
-  return model;
-}
-
-}  // namespace
 
 TEST_CASE("ranks that share matrices and tokens train as one rank does, in fp64") {
   const model::Model model = small_model();  // 2 key heads, norms of q and k, an auxiliary loss
@@ -306,46 +296,16 @@ TEST_CASE("a random mesh, schedules, recomputation, micro-batch, exchange and di
   const auto seed = full_counts() ? std::random_device{}() : 27u;
   MESSAGE("seed ", seed);
   std::mt19937 random(seed);
-  const auto pick = [&](const auto& of) { return of[random() % std::size(of)]; };
-  const model::Model models[] = {small_model(), deepseek_like(), tied(qwen2_like()),
-                                 model::with_mtp(tied(small_model()), 1),
-                                 model::with_mtp(deepseek_like(), 1)};
-  const strategy::Capacity capacities[] = {
-      {}, {.factor = 1}, {.factor = 0.8, .drop = strategy::Drop::kPosition}};
+  const std::vector<model::Model> models = models_of_random_runs();
   std::map<std::pair<size_t, size_t>, Trained> alone;  // by model and capacity
   const int64_t count = repetitions({.usual = 6, .full = 300});
-  constexpr int64_t kDegrees[] = {1, 2, 4}, kShares[] = {2, 4};
-  for (int64_t i = 0; i < count;) {
-    MeshRun run;
-    run.mesh = {
-        .pp = pick(kDegrees), .ep = pick(kDegrees), .dp = pick(kDegrees), .tp = pick(kDegrees)};
-    if (random() % 2 == 0) run.mesh.cp = pick(kDegrees);
-    if (run.mesh.cp > 1) run.context_exchange = pick(strategy::kContextExchanges);
-    run.mesh.etp = run.mesh.tp == 1 ? pick(kShares) : pick(kDegrees);
-    if (run.mesh.world() > 16 || run.mesh.ranks_per_stage() % run.mesh.ranks_per_expert_set() != 0)
-      continue;
-    run.schedule = pick(strategy::kPipelineSchedules);
-    run.mesh.vpp =
-        strategy::is_v(run.schedule) || run.schedule == PipelineSchedule::kInterleaved ? 2 : 1;
-    if (run.mesh.num_virtual_stages() > small_model().num_layers()) continue;
-    run.recompute = pick(strategy::kRecomputes);
-    run.micro_batch = pick(kDegrees);
-    run.zero = static_cast<int64_t>(random() % 4);
-    if (run.mesh.ep > 1) run.all_to_all = pick(strategy::kAllToAlls);
-    run.sequence_parallel = random() % 2 == 0;
-    if ((run.mesh.tp > 1 ? !run.sequence_parallel : run.mesh.etp > 1) && random() % 2 == 0)
-      run.moe_schedule = pick(strategy::kMoeSchedules);
-    if (random() % 3 == 0) run.chunks = pick(kShares);
-    if (run.mesh.ep > 1 && random() % 3 == 0) run.redundant = run.mesh.ep;
-    const size_t which = random() % std::size(models);
-    const size_t limit = random() % 2 == 0 ? 0 : random() % std::size(capacities);
+  for (int64_t i = 0; i < count; ++i) {
+    const size_t which = random() % models.size();
+    const size_t limit = random() % 2 == 0 ? 0 : random() % std::size(kCapacities);
     const model::Model& model = models[which];
-    run.capacity = capacities[limit];
-    const strategy::Strategy s = strategy_of(model, run);
-    if (!strategy::contradictions(s, model).empty() || !strategy::not_runnable(s).empty()) continue;
+    const MeshRun run = random_run(random, model, kCapacities[limit]);
     const auto [found, is_new] = alone.try_emplace({which, limit});
     if (is_new) found->second = trained(model, {.mesh = {}, .capacity = run.capacity});
     check_same(model, found->second, run);
-    ++i;
   }
 }

@@ -1,5 +1,6 @@
 #include <c10/core/GradMode.h>
 #include <piper/base/error.h>
+#include <piper/nn/cuda/stream.h>
 #include <piper/nn/kernels.h>
 #include <piper/nn/tensor_ops.h>
 #include <piper/train/optimizer.h>
@@ -37,6 +38,37 @@ void update_any(at::Tensor w, const at::Tensor& gradient, at::Tensor m, at::Tens
 
 bool is_plain(const at::Tensor& tensor, at::ScalarType dtype) {
   return tensor.is_contiguous() && nn::has_kernels(tensor) && tensor.scalar_type() == dtype;
+}
+
+// The same of tensors that a CUDA device's kernel updates.
+bool is_plain_on_cuda(const at::Tensor& tensor, at::ScalarType dtype) {
+  return tensor.is_contiguous() && nn::has_cuda_kernels(tensor) && tensor.scalar_type() == dtype;
+}
+
+template <class T>
+bool update_on_cuda(const at::Tensor& w, const at::Tensor& g, const at::Tensor& m,
+                    const at::Tensor& v, const AdamWScalars<T>& s) {
+  constexpr at::ScalarType dtype = c10::CppTypeToScalarType<T>::value;
+  if constexpr (nn::cuda::kBuilt)
+    if (is_plain_on_cuda(w, dtype) && is_plain_on_cuda(g, dtype)) {
+      nn::cuda::adamw(nn::cuda::current_stream(w), w.data_ptr<T>(), g.const_data_ptr<T>(),
+                      m.data_ptr<T>(), v.data_ptr<T>(), w.numel(), s);
+      return true;
+    }
+  return false;
+}
+
+bool update_rounded_on_cuda(const at::Tensor& master, const at::Tensor& g, const at::Tensor& m,
+                            const at::Tensor& v, const at::Tensor& rounded,
+                            const AdamWScalars<float>& s) {
+  if constexpr (nn::cuda::kBuilt)
+    if (is_plain_on_cuda(rounded, at::kBFloat16) && is_plain_on_cuda(g, at::kFloat)) {
+      nn::cuda::adamw_rounded(nn::cuda::current_stream(g), master.data_ptr<float>(),
+                              g.const_data_ptr<float>(), m.data_ptr<float>(), v.data_ptr<float>(),
+                              rounded.data_ptr<c10::BFloat16>(), g.numel(), s);
+      return true;
+    }
+  return false;
 }
 
 nn::Amount squares_of(const at::Tensor& x) {
@@ -172,7 +204,8 @@ void AdamW::update(Slot& slot, const States& states) const {
     update_own(float{});
   else if (is_plain(w, at::kDouble) && is_plain(g, at::kDouble))
     update_own(double{});
-  else
+  else if (!update_on_cuda(w, g, states.first, states.second, scalars_of(float{})) &&
+           !update_on_cuda(w, g, states.first, states.second, scalars_of(double{})))
     update_any(w, g, states.first, states.second, scalars_of(double{}));
 }
 
@@ -184,6 +217,7 @@ void AdamW::update_master(Slot& slot, const States& states, const AdamWScalars<f
                                slot.parameter.value.data_ptr<c10::BFloat16>(), w.numel(), s);
     return;
   }
+  if (update_rounded_on_cuda(states.master, g, states.first, states.second, w, s)) return;
   update_any(states.master, g, states.first, states.second,
              {s.keep, s.one_minus_beta1, s.beta2, s.one_minus_beta2, s.step_size,
               s.inverse_root_correction2, s.epsilon, s.gradient_scale});

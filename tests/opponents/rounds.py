@@ -79,19 +79,28 @@ def texts(variables):
 
 class Piper(Side):
     def __init__(self, program, over, *arguments, name=""):
-        command = [program, *arguments, "--serve"]
+        super().__init__(f"piper, {over}{name}", *self.start_of(over, [program, *arguments, "--serve"]))
+
+    @staticmethod
+    def start_of(over, command, environment={}):
+        """Commands and environments of its processes."""
         if over == "Open MPI":
-            super().__init__(f"piper, {over}{name}", [["mpirun.openmpi", "--oversubscribe", "--bind-to", "core", "-n", RANKS, *command]], [OPEN_MPI])
-        else:  # what `piper launch` sets
-            common = {"PIPER_NUM_PROCESSES": RANKS, "PIPER_MASTER_ADDRESS": "127.0.0.1", "PIPER_MASTER_PORT": free_port(), "PIPER_SECRET": secrets.token_hex(16)}
-            super().__init__(f"piper, {over}{name}", each_on_its_core(command), [texts({**common, "PIPER_PROCESS": r}) for r in range(RANKS)])
+            return [["mpirun.openmpi", "--oversubscribe", "--bind-to", "core", "-n", RANKS, *command]], [{**OPEN_MPI, **environment}]
+        # what `piper launch` sets
+        common = {"PIPER_NUM_PROCESSES": RANKS, "PIPER_MASTER_ADDRESS": "127.0.0.1", "PIPER_MASTER_PORT": free_port(), "PIPER_SECRET": secrets.token_hex(16)}
+        return each_on_its_core(command), [texts({**common, **environment, "PIPER_PROCESS": r}) for r in range(RANKS)]
 
 
 class Opponent(Side):
-    def __init__(self, name, python, script, *arguments):
+    def __init__(self, name, python, script, *arguments, environment={}):
+        self.started = python, script, *arguments
         common = {"WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo",
-                  "PYTHONPATH": OPPONENTS}
+                  "PYTHONPATH": OPPONENTS, **environment}
         super().__init__(name, each_on_its_core([python, OPPONENTS / script, *arguments]), [texts({**common, "RANK": r, "LOCAL_RANK": r}) for r in range(RANKS)])
+
+
+class NoOpponent(SystemExit):
+    """Nobody stands against Piper."""
 
 
 def deepspeed_python():
@@ -116,14 +125,18 @@ def torch_python():
     sys.exit(77)
 
 
-def piper_sides(program, *arguments, name=""):
-    """Over MPI, where there is one, and over Piper's own TCP; the first is the one that counts."""
+def wires(program):
+    """MPI, where there is one, and Piper's own TCP; the first is the one that counts."""
     over = ["TCP"]
     if shutil.which("mpirun.openmpi") and (pathlib.Path(program).resolve().parent / "piper_mpi_openmpi.so").exists():
         over.insert(0, "Open MPI")
     else:
         say("Open MPI is left out: there is no mpirun.openmpi, or Piper was built without it")
-    return [Piper(program, one, *arguments, name=name) for one in over]
+    return over
+
+
+def piper_sides(program, *arguments, name=""):
+    return [Piper(program, one, *arguments, name=name) for one in wires(program)]
 
 
 def summary(values):
@@ -172,7 +185,7 @@ def compare(sides, rows, options):
     first = next(side.name for side in sides if isinstance(side, Piper))
     opponents = [name for name in times if name in errors]
     if not opponents:
-        sys.exit("no opponent has started")
+        raise NoOpponent("no opponent has started")
     best = min(opponents, key=lambda name: statistics.median(times[name]))
     return {"rows": rows, "best_opponent": best,
             "limit_seconds": summary(limits),

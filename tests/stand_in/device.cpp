@@ -733,6 +733,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("record_stream", &record_stream);
   library.impl("as_strided", &as_strided);
   library.impl("view", &view);
+  // Without a kernel of the device's own, libtorch would read the groups' ends on the host.
+  library.impl("_grouped_mm", torch::CppFunction::makeFromBoxedFunction<&run_operation>());
 }
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)

@@ -1,0 +1,203 @@
+#include <piper/base/error.h>
+#include <piper/nn/cuda/kernels.h>
+#include <piper/nn/experts_grouped.h>
+#include <piper/nn/tensor_ops.h>
+
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+namespace piper::nn {
+namespace {
+
+// Received rows lie by peer, then expert; a grouped product wants them by expert.
+class RowsByExpert {
+ public:
+  RowsByExpert(const Routing& routing, int64_t num_experts, const at::Tensor& like_RD) {
+    const std::vector<int64_t>& counts = routing.computed_counts();  // [P * L]
+    const int64_t num_peers = std::ssize(counts) / num_experts;
+    PIPER_CHECK(num_peers * num_experts == std::ssize(counts), "received_counts is not [P * L]");
+    std::vector<int64_t> starts{0};
+    for (const int64_t count : counts) starts.push_back(starts.back() + count);
+    PIPER_CHECK(starts.back() == like_RD.size(0), "received rows and received_counts disagree");
+    // Segments in the order of the experts: where each ends there, and how far its rows come.
+    std::vector<int64_t> segment_ends, shifts;
+    std::vector<int32_t> ends;
+    int64_t at = 0;
+    for (int64_t expert = 0; expert < num_experts; ++expert) {
+      for (int64_t peer = 0; peer < num_peers; ++peer) {
+        const auto segment = static_cast<size_t>(peer * num_experts + expert);
+        shifts.push_back(starts[segment] - at);
+        at += counts[segment];
+        segment_ends.push_back(at);
+      }
+      ends.push_back(static_cast<int32_t>(at));
+    }
+    const at::Device device = like_RD.device();
+    ends_ = at::tensor(at::ArrayRef<int32_t>(ends)).to(device);
+    if (num_peers == 1) return;
+    const auto table = [&](const std::vector<int64_t>& values) {
+      return at::tensor(at::ArrayRef<int64_t>(values)).to(device);
+    };
+    const at::Tensor row = at::arange(at, like_RD.options().dtype(at::kLong));
+    const at::Tensor segment =
+        at::searchsorted(table(segment_ends), row, /*out_int32=*/false, /*right=*/true);
+    const at::Tensor source = row + table(shifts).index_select(0, segment);
+    source_ = source.to(at::kInt);
+    place_ = at::empty_like(row).scatter_(0, source, row).to(at::kInt);
+  }
+
+  // [E] int32: where the rows of each expert end.
+  const at::Tensor& ends() const { return ends_; }
+  at::Tensor by_expert(const at::Tensor& x_RD) const { return taken(x_RD, source_); }
+  at::Tensor as_received(const at::Tensor& x_RD) const { return taken(x_RD, place_); }
+
+ private:
+  static at::Tensor taken(const at::Tensor& x_RD, const at::Tensor& index) {
+    if (!index.defined()) return x_RD;
+    at::Tensor out_RD = at::empty_like(x_RD);
+    gather_rows_out(out_RD, x_RD, index);
+    return out_RD;
+  }
+
+  at::Tensor ends_, source_, place_;  // [R] int32: where a row by expert lies, and the other way
+};
+
+at::Tensor grouped(const at::Tensor& rows, const at::Tensor& matrices, const at::Tensor& ends) {
+  return at::_grouped_mm(rows, matrices, ends);
+}
+
+// gradient := beta gradient + the sum over each expert's rows of a^T b.
+void add_gradient(Weight& weight, double beta, const at::Tensor& a, const at::Tensor& b,
+                  const at::Tensor& ends) {
+  const at::Tensor made = at::_grouped_mm(a.t(), b, ends);
+  if (beta == 0)
+    weight.gradient.copy_(made);
+  else
+    weight.gradient.add_(made);
+}
+
+// Rows of matrices begin at multiples of 16 bytes, or the product refuses them.
+bool is_aligned(const at::Tensor& matrices) {
+  constexpr int64_t kBytes = 16;
+  const auto element = static_cast<int64_t>(matrices.element_size());
+  return matrices.size(2) * element % kBytes == 0 && matrices.size(1) * element % kBytes == 0 &&
+         reinterpret_cast<uintptr_t>(matrices.const_data_ptr()) % kBytes == 0;
+}
+
+struct Found {
+  std::shared_mutex mutex;
+  std::map<std::pair<std::pair<at::DeviceType, at::DeviceIndex>, at::ScalarType>, bool> of;
+};
+Found& found() {
+  static Found all;
+  return all;
+}
+auto key_of(const at::Device& device, at::ScalarType dtype) {
+  return std::pair{std::pair{device.type(), device.index()}, dtype};
+}
+
+// Elsewhere libtorch's product is a loop over the experts for which the host waits.
+bool has_one_launch(const at::Device& device, at::ScalarType dtype) {
+  if (device.is_cpu() || dtype != at::kBFloat16) return false;
+  if (!device.is_cuda()) return true;
+  constexpr int kHopper = 90;
+  if constexpr (cuda::kBuilt) return cuda::compute_capability(device.index()) >= kHopper;
+  return false;
+}
+
+// Three experts, one without rows.
+bool computes_right(const at::Device& device, at::ScalarType dtype) {
+  constexpr int64_t kRows = 48, kIn = 32, kOut = 64;
+  const at::TensorOptions options = at::TensorOptions(device).dtype(dtype);
+  const auto wave = [&](at::IntArrayRef shape, double phase) {
+    int64_t n = 1;
+    for (const int64_t size : shape) n *= size;
+    return at::sin(at::arange(n, at::kDouble) * 12.9898 + phase).view(shape).to(options);
+  };
+  const std::vector<int32_t> ends{20, 20, 48};
+  const at::Tensor x = wave({kRows, kIn}, 0), w = wave({3, kOut, kIn}, 1),
+                   g = wave({kRows, kOut}, 2);
+  const at::Tensor at_ends = at::tensor(at::ArrayRef<int32_t>(ends)).to(device);
+  const at::Tensor y = grouped(x, w.transpose(1, 2), at_ends), gx = grouped(g, w, at_ends),
+                   gw = at::_grouped_mm(g.t(), x, at_ends);
+  const auto differs = [&](const at::Tensor& made, const at::Tensor& expected) {
+    const at::Tensor a = made.cpu().to(at::kDouble), b = expected.cpu().to(at::kDouble);
+    const double most = b.numel() == 0 ? 0 : b.abs().max().item<double>();
+    const double error = b.numel() == 0 ? 0 : (a - b).abs().max().item<double>();
+    return !(error <= 0.05 * most);
+  };
+  int64_t from = 0;
+  for (int64_t expert = 0; expert < 3; ++expert) {
+    const int64_t n = ends[static_cast<size_t>(expert)] - from;
+    const at::Tensor x_e = x.narrow(0, from, n), g_e = g.narrow(0, from, n),
+                     w_e = w.select(0, expert);
+    if (differs(y.narrow(0, from, n), at::mm(x_e, w_e.t())) ||
+        differs(gx.narrow(0, from, n), at::mm(g_e, w_e)) ||
+        differs(gw.select(0, expert), at::mm(g_e.t(), x_e)))
+      return false;
+    from += n;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool try_grouped_products(const at::Device& device, at::ScalarType dtype) {
+  const std::unique_lock lock(found().mutex);
+  const auto [entry, is_new] = found().of.try_emplace(key_of(device, dtype), false);
+  if (!is_new || !has_one_launch(device, dtype)) return entry->second;
+  try {
+    entry->second = computes_right(device, dtype);
+  } catch (const std::exception&) {
+    entry->second = false;  // libtorch has none for this device or type
+  }
+  return entry->second;
+}
+
+bool computes_grouped(const ExpertsBlock& block, const at::Tensor& rows_RD) {
+  if (rows_RD.is_cpu() || rows_RD.size(0) == 0 || block.copied_gate_up != nullptr) return false;
+  if (!is_aligned(block.gate_up->value) || !is_aligned(block.down->value)) return false;
+  const std::shared_lock lock(found().mutex);
+  const auto entry = found().of.find(key_of(rows_RD.device(), rows_RD.scalar_type()));
+  return entry != found().of.end() && entry->second;
+}
+
+at::Tensor grouped_forward(ExpertsBlock& block, const at::Tensor& received_RD,
+                           const Routing& routing, Tape* tape) {
+  const RowsByExpert rows(routing, block.local_experts, received_RD);
+  const at::Tensor h_R2F =
+      grouped(rows.by_expert(received_RD), block.gate_up->value.transpose(1, 2), rows.ends());
+  const at::Tensor act_RF = at::empty({h_R2F.size(0), h_R2F.size(1) / 2}, h_R2F.options());
+  swiglu_out(act_RF, h_R2F);
+  const at::Tensor out_RD = grouped(act_RF, block.down->value.transpose(1, 2), rows.ends());
+  if (tape != nullptr) tape->saved = {h_R2F};
+  return rows.as_received(out_RD);
+}
+
+at::Tensor grouped_input_backward(const ExpertsBlock& block, const at::Tensor& g_out_RD,
+                                  const Routing& routing, Tape& tape, ExpertsDeferred& deferred) {
+  const RowsByExpert rows(routing, block.local_experts, g_out_RD);
+  const at::Tensor h_R2F = tape.saved.at(0);
+  tape.saved.clear();
+  const at::Tensor act_RF =
+      grouped(rows.by_expert(g_out_RD), block.down->value, rows.ends());  // its gradient, first
+  swiglu_backward_(h_R2F, act_RF);
+  deferred = {.g_h_R2F = h_R2F, .act_RF = act_RF};
+  return rows.as_received(grouped(h_R2F, block.gate_up->value, rows.ends()));
+}
+
+void grouped_weights_backward(ExpertsBlock& block, const at::Tensor& g_out_RD,
+                              const at::Tensor& received_RD, const Routing& routing,
+                              const ExpertsDeferred& deferred) {
+  const RowsByExpert rows(routing, block.local_experts, received_RD);
+  add_gradient(*block.down, block.down->beta(), rows.by_expert(g_out_RD), deferred.act_RF,
+               rows.ends());
+  add_gradient(*block.gate_up, block.gate_up->beta(), deferred.g_h_R2F, rows.by_expert(received_RD),
+               rows.ends());
+}
+
+}  // namespace piper::nn

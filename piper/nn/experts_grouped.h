@@ -1,0 +1,31 @@
+// The experts of experts.h by libtorch's grouped product, one launch for all of them: on
+// accelerators, where the product of one expert's few rows would not fill the device. Rows are
+// brought into the order of the experts once, and results back.
+//
+// Keeps and defers what experts.h does, in the same order, so that either may compute what the other
+// has begun. Rows and weights are of bf16: libtorch has no such product of fp32. Of copied experts it
+// knows nothing.
+#pragma once
+
+#include <piper/nn/experts.h>
+
+namespace piper::nn {
+
+// Tries on `device`, once for it and a type, whether libtorch has a grouped product for them that
+// computes right; the host waits. On CUDA devices from compute capability 9.0 on, and where the kernels
+// of cuda/ are built, which tell it. Thread-safe.
+bool try_grouped_products(const at::Device& device, at::ScalarType dtype);
+
+// Whether these rows are computed with so: there are some, no expert is a copy, rows of the matrices
+// are multiples of 16 bytes, and the trial went well. Thread-safe.
+bool computes_grouped(const ExpertsBlock& block, const at::Tensor& rows_RD);
+
+at::Tensor grouped_forward(ExpertsBlock& block, const at::Tensor& received_RD,
+                           const Routing& routing, Tape* tape);
+at::Tensor grouped_input_backward(const ExpertsBlock& block, const at::Tensor& g_out_RD,
+                                  const Routing& routing, Tape& tape, ExpertsDeferred& deferred);
+void grouped_weights_backward(ExpertsBlock& block, const at::Tensor& g_out_RD,
+                              const at::Tensor& received_RD, const Routing& routing,
+                              const ExpertsDeferred& deferred);
+
+}  // namespace piper::nn

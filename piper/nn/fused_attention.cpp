@@ -1,0 +1,179 @@
+#include <ATen/ops/_scaled_dot_product_efficient_attention.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <piper/nn/fused_attention.h>
+#include <piper/nn/tensor_ops.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
+
+namespace piper::nn {
+namespace {
+
+at::Tensor heads_last(const at::Tensor& x_BHSd) { return x_BHSd.transpose(1, 2).contiguous(); }
+
+at::Tensor repeat_heads(const at::Tensor& x, int64_t num_heads) {
+  return x.size(1) == num_heads ? x : x.repeat_interleave(num_heads / x.size(1), 1);
+}
+
+// The memory-efficient kernel's log-sum-exps are padded: its backward wants them so.
+constexpr int64_t kPaddedRows = 32;
+
+CausalAttention flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
+                      double scale) {
+  const auto made = at::_scaled_dot_product_flash_attention(q, k, v, 0.0, causal, false, scale);
+  return {heads_last(std::get<0>(made)), std::get<1>(made).narrow(2, 0, q.size(2))};
+}
+
+CausalAttentionGradients flash_backward(const at::Tensor& g_out, const at::Tensor& q,
+                                        const at::Tensor& k, const at::Tensor& v,
+                                        const CausalAttention& forward, bool causal, double scale) {
+  // Without dropout it reads no random state, and without packed sequences none of their ends.
+  const at::Tensor none = at::empty({2}, q.options().dtype(at::kUInt64));
+  const auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_backward(
+      g_out, q, k, v, forward.out_BSHd.transpose(1, 2), forward.log_sum_exp.contiguous(), {}, {},
+      q.size(2), k.size(2), 0.0, causal, none, none.narrow(0, 0, 1), scale);
+  return {heads_last(gq), heads_last(gk), heads_last(gv)};
+}
+
+CausalAttention memory_efficient(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 bool causal, double scale) {
+  const auto made = at::_scaled_dot_product_efficient_attention(
+      q, repeat_heads(k, q.size(1)), repeat_heads(v, q.size(1)), /*attn_bias=*/{},
+      /*compute_log_sumexp=*/true, 0.0, causal, scale);
+  return {heads_last(std::get<0>(made)), std::get<1>(made).narrow(2, 0, q.size(2))};
+}
+
+CausalAttentionGradients memory_efficient_backward(const at::Tensor& g_out, const at::Tensor& q,
+                                                   const at::Tensor& k, const at::Tensor& v,
+                                                   const CausalAttention& forward, bool causal,
+                                                   double scale) {
+  const int64_t padding = (kPaddedRows - q.size(2) % kPaddedRows) % kPaddedRows;
+  const at::Tensor padded = at::constant_pad_nd(forward.log_sum_exp, {0, padding},
+                                                std::numeric_limits<double>::infinity());
+  const at::Tensor none = at::empty({}, q.options().dtype(at::kLong));
+  const auto made = at::_scaled_dot_product_efficient_attention_backward(
+      g_out, q, repeat_heads(k, q.size(1)), repeat_heads(v, q.size(1)), /*attn_bias=*/{},
+      forward.out_BSHd.transpose(1, 2), padded.contiguous(), none, none, 0.0,
+      {true, true, true, false}, causal, scale);
+  const auto of_key_heads = [&](const at::Tensor& g) {
+    return g.size(1) == k.size(1) ? g : g.unflatten(1, {k.size(1), -1}).sum(2);
+  };
+  return {heads_last(std::get<0>(made)), heads_last(of_key_heads(std::get<1>(made))),
+          heads_last(of_key_heads(std::get<2>(made)))};
+}
+
+// --- which there are ---
+
+using Key = std::pair<std::pair<at::DeviceType, at::DeviceIndex>, FusedShape>;
+struct Found {
+  std::shared_mutex mutex;
+  std::map<Key, FusedAttention> of;
+};
+Found& found() {
+  static Found all;
+  return all;
+}
+Key key_of(const at::Device& device, const FusedShape& shape) {
+  return {{device.type(), device.index()}, shape};
+}
+
+at::Tensor wave(at::IntArrayRef shape, double phase, const at::TensorOptions& options) {
+  int64_t n = 1;
+  for (const int64_t size : shape) n *= size;
+  return at::sin(at::arange(n, at::kDouble) * 12.9898 + phase).view(shape).to(options);
+}
+
+// Of the largest element.
+double error(const at::Tensor& made, const at::Tensor& expected) {
+  const at::Tensor a = made.cpu().to(at::kDouble), b = expected.cpu().to(at::kDouble);
+  return ((a - b).abs().max() / b.abs().max()).item<double>();
+}
+
+// Of what rounding leaves, ten times: a wrong kernel is wrong by parts of one.
+double tolerance(at::ScalarType dtype) { return dtype == at::kBFloat16 ? 0.1 : 1e-3; }
+
+bool computes_right(FusedAttention kernel, const at::Device& device, const FusedShape& shape,
+                    bool causal) {
+  const at::TensorOptions options = at::TensorOptions(device).dtype(shape.dtype);
+  constexpr int64_t kKeyHeads = 2, kTokens = 40;
+  const int64_t heads = kKeyHeads * shape.queries_per_key;
+  const auto tensor = [&](int64_t num_heads, int64_t width, double phase) {
+    return wave({2, kTokens, num_heads, width}, phase, options).transpose(1, 2);
+  };
+  const at::Tensor q = tensor(heads, shape.key_width, 0), k = tensor(kKeyHeads, shape.key_width, 1),
+                   v = tensor(kKeyHeads, shape.value_width, 2),
+                   g = tensor(heads, shape.value_width, 3);
+  const double scale = 1 / std::sqrt(static_cast<double>(shape.key_width));
+  const CausalAttention expected = attention_block_plain(q, k, v, causal, scale);
+  const CausalAttention made = fused_block(kernel, q, k, v, causal, scale);
+  const CausalAttentionGradients expected_g =
+      attention_block_backward_plain(g, q, k, v, expected, causal, scale);
+  const CausalAttentionGradients made_g =
+      fused_block_backward(kernel, g, q, k, v, made, causal, scale);
+  const double worst = std::max(
+      {error(made.out_BSHd, expected.out_BSHd), error(made.log_sum_exp, expected.log_sum_exp),
+       error(made_g.q_BSHd, expected_g.q_BSHd), error(made_g.k_BSHd, expected_g.k_BSHd),
+       error(made_g.v_BSHd, expected_g.v_BSHd)});
+  return worst <= tolerance(shape.dtype);
+}
+
+bool works(FusedAttention kernel, const at::Device& device, const FusedShape& shape) {
+  try {
+    return computes_right(kernel, device, shape, true) &&
+           computes_right(kernel, device, shape, false);
+  } catch (const std::exception&) {
+    return false;  // libtorch has no such kernel for this device, type or width
+  }
+}
+
+}  // namespace
+
+FusedAttention try_fused_attention(const at::Device& device, const FusedShape& shape) {
+  const std::unique_lock lock(found().mutex);
+  const auto [entry, is_new] = found().of.try_emplace(key_of(device, shape), FusedAttention::kNone);
+  if (!is_new || device.is_cpu() || shape.dtype == at::kDouble) return entry->second;
+  const bool flash_may = shape.dtype == at::kBFloat16 && shape.key_width == shape.value_width;
+  for (const FusedAttention kernel : {FusedAttention::kFlash, FusedAttention::kMemoryEfficient})
+    if ((kernel != FusedAttention::kFlash || flash_may) && works(kernel, device, shape)) {
+      entry->second = kernel;
+      break;
+    }
+  return entry->second;
+}
+
+FusedAttention fused_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  if (q.is_cpu()) return FusedAttention::kNone;
+  const FusedShape shape{.dtype = q.scalar_type(),
+                         .key_width = k.size(3),
+                         .value_width = v.size(3),
+                         .queries_per_key = q.size(1) / k.size(1)};
+  const std::shared_lock lock(found().mutex);
+  const auto entry = found().of.find(key_of(q.device(), shape));
+  return entry == found().of.end() ? FusedAttention::kNone : entry->second;
+}
+
+CausalAttention fused_block(FusedAttention kernel, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, bool causal, double scale) {
+  return kernel == FusedAttention::kFlash ? flash(q, k, v, causal, scale)
+                                          : memory_efficient(q, k, v, causal, scale);
+}
+
+CausalAttentionGradients fused_block_backward(FusedAttention kernel, const at::Tensor& g_out,
+                                              const at::Tensor& q, const at::Tensor& k,
+                                              const at::Tensor& v, const CausalAttention& forward,
+                                              bool causal, double scale) {
+  return kernel == FusedAttention::kFlash
+             ? flash_backward(g_out, q, k, v, forward, causal, scale)
+             : memory_efficient_backward(g_out, q, k, v, forward, causal, scale);
+}
+
+}  // namespace piper::nn
