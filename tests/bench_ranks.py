@@ -114,11 +114,27 @@ def serves(folder):
     assert done.returncode == 2 and "steps none" in done.stderr and "allowed" in done.stderr, done
 
 
+def passes():
+    """The element-wise work of a layer: each pass has a time, and says how many bytes it has to move."""
+    tokens, hidden, ffn, top_k, vocabulary = 32, 64, 16, 2, 128
+    done = run(PIPER, "bench", "passes", "--tokens", tokens, "--hidden", hidden, "--ffn", ffn, "--top-k", top_k, "--vocabulary", vocabulary,
+               "--precision", "bf16", "--rounds", 2, "--json")
+    assert done.returncode == 0, done
+    found = {one["name"]: one for one in json.loads(done.stdout)["passes"]}
+    assert len(found) == 10 and all(one["seconds"] > 0 and one["of_copy"] > 0 for one in found.values()), found
+    of_tokens, of_rows = 2 * tokens * hidden, 2 * tokens * top_k * hidden
+    assert found["norm, backward"]["bytes"] == 3 * of_tokens and found["merge, backward"]["bytes"] == of_tokens + 2 * of_rows, found
+    assert found["SwiGLU"]["bytes"] == 3 * 2 * tokens * top_k * ffn and found["AdamW"]["bytes"] == 28 * 3 * hidden * ffn, found
+    assert "SwiGLU, backward" in run(PIPER, "bench", "passes", "--tokens", 1, "--hidden", 8, "--ffn", 8, "--rounds", 1).stdout
+
+
 def refuses():
     for words, expected in ((["bench", "pipeline", "--linear-layers", 6], ["--linear-layers is 6", "multiple of 4"]),
                             (["bench", "pipeline", "--schedule", "zero"], ["--schedule", "zero", "gpipe"]),
                             (["bench", "pipeline", "--rows", 0], ["--rows is 0"]),
                             (["bench", "moe", "--experts", 4, "--ranks", 3], ["--ranks is 3", "divisor"]),
+                            (["bench", "passes", "--tokens", 0, "--precision", "fp8"], ["--tokens is 0", "--precision is 'fp8'"]),
+                            (["bench", "passes", "--device", "cuda:7"], ["cuda"]),
                             (["launch", "-n", 2, "bench", "sim"], ["bench sim", "allowed: train, bench alltoall, bench dedup, bench pipeline, bench moe"])):
         done = run(PIPER, *words)
         assert done.returncode == 2 and not done.stdout and all(part in done.stderr for part in expected), (words, done)
@@ -134,6 +150,7 @@ def main():
             check_mixture(name, folder)
             print(f"{name}: pipeline and mixture layer are autograd's")
         serves(folder)
+    passes()
     refuses()
 
 

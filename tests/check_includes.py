@@ -12,7 +12,7 @@ ORDER = ("base model cluster strategy balance graph collective schedule cost val
          "nn runtime train cli").split()
 FIRST_WITH_TORCH = ORDER.index("nn")
 # The planner's half of cli/ (linked without torch) may not include what is right of the line either.
-FULL_CLI = re.compile(r"(checkpoint_|data_|load_corpus|full_|train_|eval_|profile_|bench_moe|bench_pipeline|bench_world)")
+FULL_CLI = re.compile(r"(checkpoint_|data_|load_corpus|full_|train_|eval_|profile_|bench_moe|bench_passes|bench_pipeline|bench_world)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 

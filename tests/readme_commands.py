@@ -82,6 +82,7 @@ SMALL = {
     "piper bench dedup": [["bench", "dedup", "--tokens", "1", "--row-bytes", "8", "--experts", "1", "--top-k", "1", "--ranks", "1", "--seconds", "1"]],
     "piper bench alltoall": [["bench", "alltoall", "--ranks", "1", "--min-bytes", "64", "--max-bytes", "64", "--seconds", "1"]],
     "piper bench moe": [["bench", "moe", "--tokens", "1", "--experts", "1", "--top-k", "1", "--hidden", "8", "--ffn", "8", "--rounds", "1"]],
+    "piper bench passes": [["bench", "passes", "--tokens", "1", "--hidden", "8", "--ffn", "8", "--top-k", "1", "--vocabulary", "8", "--rounds", "1"]],
     "piper bench pipeline": [["bench", "pipeline", "--ranks", "1", *PIPELINE]],
     "piper bench sim": [["bench", "sim", *ONE_RANK, *TOKEN]],
     # Searches 2,048 devices for half a minute, whatever is asked; `plan` above is the same search.

@@ -4,6 +4,7 @@
 namespace piper::cli {
 
 Run add_bench_moe(Subcommand command);
+Run add_bench_passes(Subcommand command);
 Run add_bench_pipeline(Subcommand command);
 
 const std::vector<Command>& benches() {
@@ -11,6 +12,8 @@ const std::vector<Command>& benches() {
       {"alltoall", kAllToAllSummary, add_bench_alltoall},
       {"dedup", kDedupSummary, add_bench_dedup},
       {"moe", "one mixture layer, forward and backward, against its own GEMMs", add_bench_moe},
+      {"passes", "the element-wise work of a layer, against a copy of as many bytes",
+       add_bench_passes},
       {"pipeline", "steps of a pipeline of linear layers, against their own GEMMs",
        add_bench_pipeline},
       {"sim", kSimSummary, add_bench_sim},

@@ -19,6 +19,9 @@
 #include <piper/cost/expert_price.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
+#include <piper/nn/cuda/kernels.h>
+#include <piper/nn/experts_grouped.h>
+#include <piper/nn/fused_attention.h>
 #include <piper/report/progress.h>
 #include <piper/report/run_files.h>
 #include <piper/report/table.h>
@@ -232,6 +235,17 @@ std::string what_is_saved(const train::RunResult& result) {
                      result.metrics.back().step);
 }
 
+// What computes on devices, a line each; nothing on the CPU.
+std::vector<std::string> device_kernels(const train::RunRequest& request) {
+  if (request.devices.empty()) return {};
+  std::vector<std::string> lines{nn::cuda::kBuilt && request.devices.front().is_cuda()
+                                     ? "element-wise work: Piper's kernels"
+                                     : "element-wise work: libtorch's kernels"};
+  for (const auto& found : {nn::fused_attention_found(), nn::grouped_products_found()})
+    lines.insert(lines.end(), found.begin(), found.end());
+  return lines;
+}
+
 int run(const Flags& flags) {
   if (flags.resume && flags.fresh)
     throw InvalidInput("--resume and --fresh contradict each other; give one of them");
@@ -265,11 +279,14 @@ int run(const Flags& flags) {
   bar->finish();
   if (!check_output(what_is_saved(result))) return result.stopped ? kExitStopped : 0;
   if (flags.json) {
-    std::cout << result_json(result).dump(2) << "\n";
+    Json json = result_json(result);
+    if (!request.devices.empty()) json["kernels"] = device_kernels(request);
+    std::cout << json.dump(2) << "\n";
     return result.stopped ? kExitStopped : 0;
   }
   print_comparison(result);
   print_deviations(result.comparison, flags.deviation_bound);
+  for (const std::string& line : device_kernels(request)) fmt::print("{}\n", line);
   fmt::print("\nloss {:.4f} -> {:.4f}; the run is in {}; see it with: piper report {}\n",
              result.metrics.front().loss, result.metrics.back().loss, request.folder.string(),
              request.folder.string());

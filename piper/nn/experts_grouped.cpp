@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/nn/cuda/kernels.h>
 #include <piper/nn/experts_grouped.h>
@@ -23,29 +24,33 @@ class RowsByExpert {
     std::vector<int64_t> starts{0};
     for (const int64_t count : counts) starts.push_back(starts.back() + count);
     PIPER_CHECK(starts.back() == like_RD.size(0), "received rows and received_counts disagree");
-    // Segments in the order of the experts: where each ends there, and how far its rows come.
-    std::vector<int64_t> segment_ends, shifts;
-    std::vector<int32_t> ends;
+    // By expert, where its rows end; by segment in the order of the experts, where it ends and how
+    // far its rows come. One copy, for which the host does not wait.
+    const int64_t num_segments = std::ssize(counts);
+    const at::Tensor on_host =
+        at::empty({num_experts + 2 * num_segments},
+                  at::TensorOptions().dtype(at::kLong).pinned_memory(like_RD.is_cuda()));
+    auto* ends = on_host.mutable_data_ptr<int64_t>();
+    auto* segment_ends = ends + num_experts;
+    auto* shifts = segment_ends + num_segments;
     int64_t at = 0;
     for (int64_t expert = 0; expert < num_experts; ++expert) {
       for (int64_t peer = 0; peer < num_peers; ++peer) {
         const auto segment = static_cast<size_t>(peer * num_experts + expert);
-        shifts.push_back(starts[segment] - at);
+        *shifts++ = starts[segment] - at;
         at += counts[segment];
-        segment_ends.push_back(at);
+        *segment_ends++ = at;
       }
-      ends.push_back(static_cast<int32_t>(at));
+      ends[expert] = at;
     }
-    const at::Device device = like_RD.device();
-    ends_ = at::tensor(at::ArrayRef<int32_t>(ends)).to(device);
+    const at::Tensor tables = on_host.to(like_RD.device(), /*non_blocking=*/true);
+    ends_ = tables.narrow(0, 0, num_experts).to(at::kInt);
     if (num_peers == 1) return;
-    const auto table = [&](const std::vector<int64_t>& values) {
-      return at::tensor(at::ArrayRef<int64_t>(values)).to(device);
-    };
-    const at::Tensor row = at::arange(at, like_RD.options().dtype(at::kLong));
-    const at::Tensor segment =
-        at::searchsorted(table(segment_ends), row, /*out_int32=*/false, /*right=*/true);
-    const at::Tensor source = row + table(shifts).index_select(0, segment);
+    const at::Tensor row = at::arange(at, tables.options());
+    const at::Tensor segment = at::searchsorted(tables.narrow(0, num_experts, num_segments), row,
+                                                /*out_int32=*/false, /*right=*/true);
+    const at::Tensor source =
+        row + tables.narrow(0, num_experts + num_segments, num_segments).index_select(0, segment);
     source_ = source.to(at::kInt);
     place_ = at::empty_like(row).scatter_(0, source, row).to(at::kInt);
   }
@@ -81,11 +86,14 @@ void add_gradient(Weight& weight, double beta, const at::Tensor& a, const at::Te
 }
 
 // Rows of matrices begin at multiples of 16 bytes, or the product refuses them.
+constexpr int64_t kAlignedBytes = 16;
+bool begins_aligned(const at::Tensor& rows) {
+  return reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % kAlignedBytes == 0;
+}
 bool is_aligned(const at::Tensor& matrices) {
-  constexpr int64_t kBytes = 16;
   const auto element = static_cast<int64_t>(matrices.element_size());
-  return matrices.size(2) * element % kBytes == 0 && matrices.size(1) * element % kBytes == 0 &&
-         reinterpret_cast<uintptr_t>(matrices.const_data_ptr()) % kBytes == 0;
+  return matrices.size(2) * element % kAlignedBytes == 0 &&
+         matrices.size(1) * element % kAlignedBytes == 0 && begins_aligned(matrices);
 }
 
 struct Found {
@@ -104,8 +112,10 @@ auto key_of(const at::Device& device, at::ScalarType dtype) {
 bool has_one_launch(const at::Device& device, at::ScalarType dtype) {
   if (device.is_cpu() || dtype != at::kBFloat16) return false;
   if (!device.is_cuda()) return true;
-  constexpr int kHopper = 90;
-  if constexpr (cuda::kBuilt) return cuda::compute_capability(device.index()) >= kHopper;
+  if constexpr (cuda::kBuilt) {
+    const int major = cuda::compute_capability(device.index()) / 10;
+    return major == 9 || major == 10;
+  }
   return false;
 }
 
@@ -152,15 +162,30 @@ bool try_grouped_products(const at::Device& device, at::ScalarType dtype) {
   if (!is_new || !has_one_launch(device, dtype)) return entry->second;
   try {
     entry->second = computes_right(device, dtype);
+  } catch (const c10::OutOfMemoryError&) {
+    found().of.erase(entry);
+    throw;
   } catch (const std::exception&) {
     entry->second = false;  // libtorch has none for this device or type
   }
   return entry->second;
 }
 
+std::vector<std::string> grouped_products_found() {
+  const std::shared_lock lock(found().mutex);
+  std::vector<std::string> lines;
+  for (const auto& [key, works] : found().of)
+    lines.push_back(fmt::format("{}: experts, {}: {}",
+                                c10::Device(key.first.first, key.first.second).str(),
+                                at::toString(key.second), works ? "one product" : "one by one"));
+  return lines;
+}
+
 bool computes_grouped(const ExpertsBlock& block, const at::Tensor& rows_RD) {
   if (rows_RD.is_cpu() || rows_RD.size(0) == 0 || block.copied_gate_up != nullptr) return false;
-  if (!is_aligned(block.gate_up->value) || !is_aligned(block.down->value)) return false;
+  if (!is_aligned(block.gate_up->value) || !is_aligned(block.down->value) ||
+      !begins_aligned(rows_RD))
+    return false;
   const std::shared_lock lock(found().mutex);
   const auto entry = found().of.find(key_of(rows_RD.device(), rows_RD.scalar_type()));
   return entry != found().of.end() && entry->second;

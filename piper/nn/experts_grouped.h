@@ -9,12 +9,19 @@
 
 #include <piper/nn/experts.h>
 
+#include <string>
+#include <vector>
+
 namespace piper::nn {
 
 // Tries on `device`, once for it and a type, whether libtorch has a grouped product for them that
-// computes right; the host waits. On CUDA devices from compute capability 9.0 on, and where the kernels
+// computes right; the host waits. On CUDA devices of compute capability 9 and 10, and where the kernels
 // of cuda/ are built, which tell it. Thread-safe.
 bool try_grouped_products(const at::Device& device, at::ScalarType dtype);
+
+// What all trials of the process have found, a line each: "cuda:0: experts, BFloat16: one
+// product". Thread-safe.
+std::vector<std::string> grouped_products_found();
 
 // Whether these rows are computed with so: there are some, no expert is a copy, rows of the matrices
 // are multiples of 16 bytes, and the trial went well. Thread-safe.

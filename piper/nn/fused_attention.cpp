@@ -1,8 +1,4 @@
-#include <ATen/ops/_scaled_dot_product_efficient_attention.h>
-#include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention.h>
-#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
-#include <ATen/ops/constant_pad_nd.h>
+#include <fmt/format.h>
 #include <piper/nn/fused_attention.h>
 #include <piper/nn/tensor_ops.h>
 
@@ -101,35 +97,49 @@ double error(const at::Tensor& made, const at::Tensor& expected) {
 // Of what rounding leaves, ten times: a wrong kernel is wrong by parts of one.
 double tolerance(at::ScalarType dtype) { return dtype == at::kBFloat16 ? 0.1 : 1e-3; }
 
+struct Trial {
+  int64_t queries, keys;
+  bool causal;
+};
+// Less than a block of a kernel, several, and the queries of a rank that shares sequences.
+constexpr Trial kTrials[] = {{40, 40, true}, {40, 40, false}, {200, 200, true}, {72, 200, false}};
+
 bool computes_right(FusedAttention kernel, const at::Device& device, const FusedShape& shape,
-                    bool causal) {
+                    const Trial& trial) {
   const at::TensorOptions options = at::TensorOptions(device).dtype(shape.dtype);
-  constexpr int64_t kKeyHeads = 2, kTokens = 40;
+  constexpr int64_t kKeyHeads = 2;
   const int64_t heads = kKeyHeads * shape.queries_per_key;
-  const auto tensor = [&](int64_t num_heads, int64_t width, double phase) {
-    return wave({2, kTokens, num_heads, width}, phase, options).transpose(1, 2);
+  const auto tensor = [&](int64_t tokens, int64_t num_heads, int64_t width, double phase) {
+    return wave({2, tokens, num_heads, width}, phase, options).transpose(1, 2);
   };
-  const at::Tensor q = tensor(heads, shape.key_width, 0), k = tensor(kKeyHeads, shape.key_width, 1),
-                   v = tensor(kKeyHeads, shape.value_width, 2),
-                   g = tensor(heads, shape.value_width, 3);
+  const at::Tensor q = tensor(trial.queries, heads, shape.key_width, 0),
+                   k = tensor(trial.keys, kKeyHeads, shape.key_width, 1),
+                   v = tensor(trial.keys, kKeyHeads, shape.value_width, 2),
+                   g = tensor(trial.queries, heads, shape.value_width, 3);
   const double scale = 1 / std::sqrt(static_cast<double>(shape.key_width));
-  const CausalAttention expected = attention_block_plain(q, k, v, causal, scale);
-  const CausalAttention made = fused_block(kernel, q, k, v, causal, scale);
+  const CausalAttention expected = attention_block_plain(q, k, v, trial.causal, scale);
+  const CausalAttention made = fused_block(kernel, q, k, v, trial.causal, scale);
   const CausalAttentionGradients expected_g =
-      attention_block_backward_plain(g, q, k, v, expected, causal, scale);
+      attention_block_backward_plain(g, q, k, v, expected, trial.causal, scale);
   const CausalAttentionGradients made_g =
-      fused_block_backward(kernel, g, q, k, v, made, causal, scale);
-  const double worst = std::max(
-      {error(made.out_BSHd, expected.out_BSHd), error(made.log_sum_exp, expected.log_sum_exp),
-       error(made_g.q_BSHd, expected_g.q_BSHd), error(made_g.k_BSHd, expected_g.k_BSHd),
-       error(made_g.v_BSHd, expected_g.v_BSHd)});
-  return worst <= tolerance(shape.dtype);
+      fused_block_backward(kernel, g, q, k, v, made, trial.causal, scale);
+  const std::pair<const at::Tensor&, const at::Tensor&> results[] = {
+      {made.out_BSHd, expected.out_BSHd},
+      {made.log_sum_exp, expected.log_sum_exp},
+      {made_g.q_BSHd, expected_g.q_BSHd},
+      {made_g.k_BSHd, expected_g.k_BSHd},
+      {made_g.v_BSHd, expected_g.v_BSHd}};
+  return std::ranges::all_of(results, [&](const auto& of) {
+    return error(of.first, of.second) <= tolerance(shape.dtype);  // no number is not
+  });
 }
 
 bool works(FusedAttention kernel, const at::Device& device, const FusedShape& shape) {
   try {
-    return computes_right(kernel, device, shape, true) &&
-           computes_right(kernel, device, shape, false);
+    return std::ranges::all_of(
+        kTrials, [&](const Trial& trial) { return computes_right(kernel, device, shape, trial); });
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
   } catch (const std::exception&) {
     return false;  // libtorch has no such kernel for this device, type or width
   }
@@ -148,6 +158,23 @@ FusedAttention try_fused_attention(const at::Device& device, const FusedShape& s
       break;
     }
   return entry->second;
+}
+
+std::vector<std::string> fused_attention_found() {
+  constexpr const char* kNames[] = {"plain", "flash", "memory-efficient"};
+  const std::shared_lock lock(found().mutex);
+  std::vector<std::string> lines;
+  for (const auto& [key, kernel] : found().of) {
+    const FusedShape& shape = key.second;
+    lines.push_back(fmt::format(
+        "{}: attention, {}, heads of {}{}{}: {}",
+        c10::Device(key.first.first, key.first.second).str(), at::toString(shape.dtype),
+        shape.key_width,
+        shape.value_width != shape.key_width ? fmt::format(" and {}", shape.value_width) : "",
+        shape.queries_per_key > 1 ? fmt::format(", {} for a key", shape.queries_per_key) : "",
+        kNames[static_cast<size_t>(kernel)]));
+  }
+  return lines;
 }
 
 FusedAttention fused_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {

@@ -7,6 +7,8 @@
 #include <piper/nn/causal_attention.h>
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace piper::nn {
 
@@ -29,6 +31,11 @@ FusedAttention try_fused_attention(const at::Device& device, const FusedShape& s
 // What was found for these, whose shapes are causal_attention's; kNone where nothing was tried.
 // Thread-safe.
 FusedAttention fused_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+
+// What all trials of the process have found, a line each: "cuda:0: attention, BFloat16, heads of 64:
+// flash".
+// Thread-safe.
+std::vector<std::string> fused_attention_found();
 
 // One block, as attention_block_plain(); `kernel` is not kNone. `scale` is a number.
 CausalAttention fused_block(FusedAttention kernel, const at::Tensor& q, const at::Tensor& k,

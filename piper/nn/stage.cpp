@@ -424,7 +424,6 @@ class ModelStage final : public Stage {
     return found->second;
   }
 
-  // What a layer's own losses count: the modules' of multi-token prediction share their weight.
   // Finds out what libtorch has on the stage's device for the shapes of its layers.
   void try_fused_kernels() const {
     for (const auto& [layer, block] : blocks_.layers) {
@@ -440,6 +439,7 @@ class ModelStage final : public Stage {
     }
   }
 
+  // What a layer's own losses count: the modules' of multi-token prediction share their weight.
   double loss_share(int32_t layer) const {
     return model_.mtp_depth_of(layer) == 0
                ? 1

@@ -55,7 +55,7 @@ void run(const at::Tensor& x, void (*on_cpu)(Args...),
          std::type_identity_t<Args>... args) {
   if (x.is_cpu()) return on_cpu(args...);
   PIPER_CHECK(on_cuda != nullptr, "built without kernels for CUDA");
-  if constexpr (cuda::kBuilt) on_cuda(cuda::current_stream(x), args...);
+  if constexpr (cuda::kBuilt) on_cuda(cuda::Place(x).stream(), args...);
 }
 
 bool has_any_kernels(const at::Tensor& x) { return has_kernels(x) || has_cuda_kernels(x); }
@@ -72,8 +72,10 @@ bool has_kernels(const at::Tensor& tensor) {
 }
 
 bool has_cuda_kernels(const at::Tensor& tensor) {
-  return cuda::kBuilt && tensor.is_cuda() &&
-         !by_compositions_everywhere.load(std::memory_order_relaxed);
+  if constexpr (cuda::kBuilt)
+    return tensor.is_cuda() && !by_compositions_everywhere.load(std::memory_order_relaxed) &&
+           cuda::has_driver();
+  return false;
 }
 
 void compute_by_compositions(bool everywhere) { by_compositions_everywhere = everywhere; }
@@ -104,7 +106,7 @@ void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& wei
         const at::Tensor strips =
             sum == nullptr ? at::Tensor()
                            : at::empty({cuda::kNormStrips, x.size(-1)}, weight_gradient.options());
-        return cuda::rms_norm_backward<T>(cuda::current_stream(x), rows<T>(g), rows<const T>(x),
+        return cuda::rms_norm_backward<T>(cuda::Place(x).stream(), rows<T>(g), rows<const T>(x),
                                           weight.data_ptr<T>(), epsilon, sum, beta, added,
                                           strips.defined() ? strips.data_ptr<Main<T>>() : nullptr);
       }
@@ -160,7 +162,7 @@ void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows
     if constexpr (cuda::kBuilt)
       if (rows.is_cuda()) {
         const auto [sorted, order] = at::sort(index, /*stable=*/true, 0, /*descending=*/false);
-        return cuda::add_rows<T>(cuda::current_stream(rows), table.data_ptr<Main<T>>(),
+        return cuda::add_rows<T>(cuda::Place(rows).stream(), table.data_ptr<Main<T>>(),
                                  sorted.const_data_ptr<int64_t>(), order.const_data_ptr<int64_t>(),
                                  rows.data_ptr<T>(), rows.size(0), rows.size(1));
       }
@@ -237,7 +239,7 @@ Amount cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradien
     if constexpr (cuda::kBuilt)
       if (logits.is_cuda()) {
         const at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kDouble));
-        cuda::cross_entropy<T>(cuda::current_stream(logits), logits.data_ptr<T>(),
+        cuda::cross_entropy<T>(cuda::Place(logits).stream(), logits.data_ptr<T>(),
                                targets.data_ptr<int64_t>(), losses.data_ptr<double>(),
                                logits.size(0), logits.size(1), gradient, scale);
         return Amount(losses.sum());

@@ -208,8 +208,9 @@ Prepare attention_part(const AttentionPart& part, const OperandsOn& on) {
 Prepare rms_norm(int64_t tokens, int64_t hidden, bool backward, const OperandsOn& on) {
   return [=]() -> std::function<void()> {
     const at::TensorOptions options = on.device.with(on.dtype);
-    const at::Tensor x = at::rand({tokens, hidden}, options),
-                     y = at::rand({tokens, hidden}, options), weight = at::ones({hidden}, options);
+    // The backward's gradient stays as large as it is.
+    const at::Tensor x = at::randn({tokens, hidden}, options),
+                     y = at::randn({tokens, hidden}, options), weight = at::ones({hidden}, options);
     if (!backward) return [=] { nn::rms_norm_out(y, x, weight, kEpsilon); };
     const at::Tensor g_weight = at::zeros({hidden}, on.device.with(nn::main_type(on.dtype)));
     return [=] { nn::rms_norm_backward_(y, x, weight, kEpsilon, g_weight, 0); };
@@ -270,7 +271,7 @@ Prepare adamw(int64_t num_parameters, const BenchDevice& device) {
     if constexpr (nn::cuda::kBuilt)
       if (nn::has_cuda_kernels(w))
         return [=] {
-          nn::cuda::adamw(nn::cuda::current_stream(w), w.data_ptr<float>(), g.data_ptr<float>(),
+          nn::cuda::adamw(nn::cuda::Place(w).stream(), w.data_ptr<float>(), g.data_ptr<float>(),
                           m.data_ptr<float>(), v.data_ptr<float>(), w.numel(), scalars);
         };
     if (!device.is_cpu()) {

@@ -59,6 +59,11 @@ void Cores::acquire() {
   ask_for_slice(kComputingSlice);
 }
 
+int64_t Cores::num_waiting() {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(next_ticket_ - serving_);
+}
+
 void Cores::acquire_in_turn() {
   std::unique_lock lock(mutex_);
   const uint64_t ticket = next_ticket_++;

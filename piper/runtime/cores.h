@@ -26,6 +26,8 @@ class Cores {
 
   void acquire();
   void release();
+  // How many have asked and do not hold a core yet.
+  int64_t num_waiting();
 
   // Holds a core for a scope.
   class Hold {

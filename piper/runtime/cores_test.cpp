@@ -46,7 +46,7 @@ TEST_CASE("cores are handed out first come, first served") {
       const Cores::Hold hold(cores);
       order.push_back(i);  // only one thread holds the core
     });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // let it take its ticket
+    while (cores.num_waiting() <= i) std::this_thread::yield();
   }
   cores.release();
   for (std::thread& thread : threads) thread.join();

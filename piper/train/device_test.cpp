@@ -193,11 +193,14 @@ TEST_CASE("fused kernels are tried before they compute, and one that is wrong ne
     const nn::FusedShape narrow{.dtype = dtype, .key_width = 24, .value_width = 16};
     for (const nn::FusedShape& shape : {grouped, narrow})
       CHECK(nn::try_fused_attention(device, shape) == nn::FusedAttention::kMemoryEfficient);
-    stand_in::spoil_fused_attention(true);
-    const nn::FusedShape spoilt{.dtype = dtype, .key_width = 40, .value_width = 40};
-    CHECK(nn::try_fused_attention(device, spoilt) == nn::FusedAttention::kNone);
-    stand_in::spoil_fused_attention(false);
-    CHECK(nn::try_fused_attention(device, spoilt) == nn::FusedAttention::kNone);  // once
+    for (int result = 0; result < stand_in::kFusedResults; ++result) {
+      const int64_t width = 40 + 8 * result;  // not tried before
+      const nn::FusedShape spoilt{.dtype = dtype, .key_width = width, .value_width = width};
+      stand_in::spoil_fused_attention(result);
+      CHECK(nn::try_fused_attention(device, spoilt) == nn::FusedAttention::kNone);
+      stand_in::spoil_fused_attention(-1);
+      CHECK(nn::try_fused_attention(device, spoilt) == nn::FusedAttention::kNone);  // once
+    }
     CHECK(nn::try_grouped_products(device, dtype) == (dtype == at::kBFloat16));
     CHECK_FALSE(nn::try_grouped_products(at::kCPU, dtype));
   }

@@ -51,7 +51,7 @@ bool update_on_cuda(const at::Tensor& w, const at::Tensor& g, const at::Tensor& 
   constexpr at::ScalarType dtype = c10::CppTypeToScalarType<T>::value;
   if constexpr (nn::cuda::kBuilt)
     if (is_plain_on_cuda(w, dtype) && is_plain_on_cuda(g, dtype)) {
-      nn::cuda::adamw(nn::cuda::current_stream(w), w.data_ptr<T>(), g.const_data_ptr<T>(),
+      nn::cuda::adamw(nn::cuda::Place(w).stream(), w.data_ptr<T>(), g.const_data_ptr<T>(),
                       m.data_ptr<T>(), v.data_ptr<T>(), w.numel(), s);
       return true;
     }
@@ -63,7 +63,7 @@ bool update_rounded_on_cuda(const at::Tensor& master, const at::Tensor& g, const
                             const AdamWScalars<float>& s) {
   if constexpr (nn::cuda::kBuilt)
     if (is_plain_on_cuda(rounded, at::kBFloat16) && is_plain_on_cuda(g, at::kFloat)) {
-      nn::cuda::adamw_rounded(nn::cuda::current_stream(g), master.data_ptr<float>(),
+      nn::cuda::adamw_rounded(nn::cuda::Place(g).stream(), master.data_ptr<float>(),
                               g.const_data_ptr<float>(), m.data_ptr<float>(), v.data_ptr<float>(),
                               rounded.data_ptr<c10::BFloat16>(), g.numel(), s);
       return true;

@@ -1,6 +1,7 @@
 """A dense Llama in plain torch, from a Hugging Face folder, and the steps that it trains: what the opponents of scripts/bench_axes
 share. FOLDER holds config.json, model.safetensors, tokens.json (one batch of windows, each a token longer than the sequence) and
-losses.json (what Piper's first steps found)."""
+found.json (losses of Piper's first steps, and the gradient's norm
+of the first)."""
 import json
 import pathlib
 
@@ -103,7 +104,8 @@ class Folder:
         path = pathlib.Path(path)
         self.config = json.loads((path / "config.json").read_text())
         self.windows = torch.tensor(json.loads((path / "tokens.json").read_text()))
-        self.losses = json.loads((path / "losses.json").read_text())
+        found = json.loads((path / "found.json").read_text())
+        self.losses, self.norm = found["losses"], found["norm"]
         self.path = path
 
     def model(self):
@@ -117,8 +119,12 @@ class Folder:
         return self.windows.chunk(partner.WORLD)[partner.RANK]
 
     def errors(self, found, _):
-        worst = max(abs(ours - theirs) / abs(theirs) for ours, theirs in zip(found["losses"], self.losses, strict=True))
-        return {"loss": worst, "gradient": 0.0, "tensor": ""}
+        """The norm shows a gradient that is too large, which AdamW does not."""
+        worst = 0.0
+        for ours, theirs in zip(found["losses"], self.losses, strict=True):
+            if not abs(ours - theirs) / abs(theirs) <= worst:  # not a number is the worst
+                worst = abs(ours - theirs) / abs(theirs)
+        return {"loss": worst, "gradient": abs(found["norm"] - self.norm) / self.norm, "tensor": "the norm of all"}
 
 
 def groups_of(parameters):

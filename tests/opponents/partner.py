@@ -6,6 +6,7 @@ one thread, gloo. Each rank reads the same lines from its standard input:
     steps ROWS N        plays N steps and answers with the seconds of one, from one meeting of all ranks to the next
 
 Rank 0 answers; whatever else a library prints goes to standard error."""
+import ctypes
 import json
 import os
 import sys
@@ -17,6 +18,7 @@ from safetensors import safe_open
 
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
+PROCESS = ctypes.CDLL(None)
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
@@ -50,6 +52,8 @@ def serve(make, read=Record):
     """`make(rows, record)` gives an object with step() and results() -> (tensors by name, loss), which plays a step, too; the record
     is what `read` makes of the folder."""
     torch.set_num_threads(1)
+    if hasattr(PROCESS, "peak_reset"):  # peak_malloc.c is loaded: the libraries are no part of it
+        PROCESS.peak_reset()
     if not dist.is_initialized():
         dist.init_process_group("gloo")
     cases = {}

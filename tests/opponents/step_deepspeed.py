@@ -23,7 +23,7 @@ class Training:
         config = {"train_micro_batch_size_per_gpu": len(self.windows), "gradient_accumulation_steps": 1, "steps_per_print": 10**9,
                   "zero_allow_untested_optimizer": True,
                   "zero_optimization": {"stage": STAGE, "overlap_comm": False,
-                                        **({"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}} if OFFLOAD else {})}}
+                                        **({"offload_optimizer": {"device": "cpu"}} if OFFLOAD else {})}}
         groups = dense_model.groups_of(model.parameters())
         if OFFLOAD:
             from deepspeed.ops.adam import DeepSpeedCPUAdam
@@ -40,12 +40,13 @@ class Training:
         return loss.detach()
 
     def results(self):
-        losses = []
+        losses, norm = [], None
         for _ in range(dense_model.CHECKED_STEPS):
             loss = self.step().clone()
+            norm = norm or float(self.engine.get_global_grad_norm())
             dist.all_reduce(loss)
             losses.append(float(loss) / partner.WORLD)
-        return {"losses": losses}, 0.0
+        return {"losses": losses, "norm": norm}, 0.0
 
 
 if __name__ == "__main__":

@@ -128,33 +128,42 @@ class Training:
         self.optimizer.step()
         return loss.detach()
 
+    def gradient_norm(self):
+        squares = 0.0
+        for parameter in self.model.parameters():
+            gradient = parameter.grad
+            gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
+            squares += float(gradient.double().square().sum())
+        return squares**0.5
+
     def results(self):
-        losses = []
+        losses, norm = [], None
         for _ in range(dense_model.CHECKED_STEPS):
             loss = self.step()
+            norm = norm or self.gradient_norm()
             loss = (loss.full_tensor() if hasattr(loss, "full_tensor") else loss).clone()
             if FORM not in ("tp", "tp-sp"):
                 dist.all_reduce(loss)
                 loss /= partner.WORLD
             losses.append(float(loss))
-        return {"losses": losses}, 0.0
+        return {"losses": losses, "norm": norm}, 0.0
 
 
 class Products:
-    """Forward, and twice as much backward, of each weight and of attention's two; of half of the batch's tokens."""
+    """Forward, and twice as much backward, of each weight, not of attention's scores; of half of the batch's tokens."""
 
     def __init__(self, length, folder):
         tokens = folder.my_windows().shape[0] * length
         weights = [p for p in folder.model().parameters() if p.dim() == 2][1:]
         self.products = [(torch.randn(tokens, w.shape[1]), torch.randn(tokens, w.shape[0]), w.detach()) for w in weights]
-        self.losses = folder.losses
+        self.found = {"losses": folder.losses, "norm": folder.norm}
 
     def step(self):
         for x, gradient, weight in self.products:
             x @ weight.T, gradient @ weight, gradient.T @ x
 
     def results(self):
-        return {"losses": self.losses}, 0.0
+        return self.found, 0.0
 
 
 if __name__ == "__main__":

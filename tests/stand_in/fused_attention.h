@@ -8,7 +8,9 @@ namespace piper::testing::stand_in {
 
 // How often its forward was called.
 int64_t num_fused_attentions();
-// From now on its results are too large by a half, or right again.
-void spoil_fused_attention(bool wrong);
+// From now on one of its five results is no number (output, log-sum-exp, gradients of q, k, v); -1: all
+// are right again.
+inline constexpr int kFusedResults = 5;
+void spoil_fused_attention(int result);
 
 }  // namespace piper::testing::stand_in

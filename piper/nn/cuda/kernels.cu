@@ -3,6 +3,7 @@
 #include <piper/nn/cuda/kernels.h>
 #include <piper/nn/cuda/row_math.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
@@ -107,7 +108,7 @@ void each(Stream stream, const char* what, int64_t n, F f) {
 
 // f(team, row) for every row; a team of a warp has neighbours in its block.
 template <int kThreads, class F>
-__global__ void run_rows(int64_t n, F f) {
+__global__ void __launch_bounds__(kThreads == kWarp ? kBlock : kThreads) run_rows(int64_t n, F f) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   if (row < n) f(Team<kThreads>{static_cast<int>(threadIdx.x)}, row);
 }
@@ -276,7 +277,18 @@ int compute_capability(int device) {
   int major = 0, minor = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  static_cast<void>(cudaGetLastError());  // no launch's
   return 10 * major + minor;
+}
+
+bool has_driver() {
+  static const bool found = [] {
+    int devices = 0;
+    const bool works = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
+    static_cast<void>(cudaGetLastError());
+    return works;
+  }();
+  return found;
 }
 
 template <class T>
@@ -296,7 +308,8 @@ void rms_norm_backward(Stream stream, Rows<T> g, Rows<const T> x, const T* weigh
   const bool wide = has_packs(g) && has_packs(x) && is_aligned({weight}) &&
                     (residual.data == nullptr || has_packs(residual));
   by_pack<T>(wide, [&](auto pack) {
-    by_team(x.width / pack.n, [&](auto team) {
+    // A block for each strip, however short a row is: of warps there would be too few.
+    by_team(std::max<int64_t>(x.width / pack.n, 2 * kWarp + 1), [&](auto team) {
       norm_rows_backward<decltype(pack)::n, decltype(team)::threads>(
           stream, g, x, weight, static_cast<Main<T>>(epsilon), residual, strips);
     });

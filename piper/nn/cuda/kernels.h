@@ -2,7 +2,8 @@
 // stream. Built where there is a CUDA compiler (PIPER_CUDA_KERNELS); without one, tensors on a
 // device are computed with by compositions of at:: calls (tensor_ops_any_device.cpp).
 //
-// Bound by memory: each reads what it needs once and writes what it makes once. No atomic addition:
+// Bound by memory: what is read again (a row by the norm, logits) is in a cache by then. No atomic
+// addition:
 // the same inputs give the same bits. All return at once; what they were given must stay until the
 // stream has come past them. Throws std::runtime_error with CUDA's words when a launch fails.
 #pragma once
@@ -19,8 +20,11 @@ inline constexpr bool kBuilt = true;
 inline constexpr bool kBuilt = false;
 #endif
 
-// Of a device by its number, as 90 for 9.0.
+// Of a device by its number, as 90 for 9.0; 0 where there is none.
 int compute_capability(int device);
+// Whether the driver is new enough for the runtime that the kernels were built with, and has a
+// device. Thread-safe.
+bool has_driver();
 
 using Stream = void*;  // a cudaStream_t
 using kernels::AdamWScalars;

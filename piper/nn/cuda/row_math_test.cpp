@@ -4,6 +4,7 @@
 #include <piper/nn/cuda/row_math.h>
 #include <piper/nn/tensor_ops.h>
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -227,7 +228,7 @@ TEST_CASE("cross-entropy by row, and its gradient") {
                                            target[row].item<int64_t>(), kWidth, gradient, 0.25);
       const double expected_loss = cross_entropy_(expected, target, gradient, 0.25).read();
       CHECK(loss == doctest::Approx(expected_loss).epsilon(1e-5));
-      if (gradient) CHECK(difference(logits, expected) < tolerance<T>());
+      if (gradient) CHECK(difference(logits, expected) < 0.05 * tolerance<T>());
     }
   });
 }

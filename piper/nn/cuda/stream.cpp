@@ -4,8 +4,8 @@
 
 namespace piper::nn::cuda {
 
-Stream current_stream(const at::Tensor& tensor) {
-  return c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream();
-}
+Place::Place(const at::Tensor& tensor)
+    : device_(tensor.device()),
+      stream_(c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream()) {}
 
 }  // namespace piper::nn::cuda
