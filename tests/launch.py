@@ -87,6 +87,13 @@ class Started:
             variables = pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0")
             self.children[int(next(v.split("=")[1] for v in variables if v.startswith("PIPER_PROCESS=")))] = pid
 
+    def wait_for_checkpoint(self):
+        """A save goes on beside the steps, and on a busy machine takes longer than several."""
+        until = time.monotonic() + 60
+        while not any(folder.suffix == "" for folder in (self.run / "checkpoints").glob("step-*")):
+            assert self.process.poll() is None and time.monotonic() < until, "nothing was saved: " + self.text()
+            time.sleep(0.02)
+
     def read(self):
         for line in self.process.stderr:
             self.lines.append((time.monotonic(), line))
@@ -102,6 +109,7 @@ class Started:
 
 def killed(root, number):
     run = Started(root)
+    run.wait_for_checkpoint()
     victim = number % 4
     at = time.monotonic()
     os.kill(run.children[victim], signal.SIGKILL)
