@@ -25,12 +25,20 @@ class Training:
                   "zero_optimization": {"stage": STAGE, "overlap_comm": False,
                                         **({"offload_optimizer": {"device": "cpu"}} if OFFLOAD else {})}}
         groups = dense_model.groups_of(model.parameters())
+        decays = [group["weight_decay"] for group in groups]
+        for group in groups:
+            group["weight_decay"] = 0.0
         if OFFLOAD:
             from deepspeed.ops.adam import DeepSpeedCPUAdam
             optimizer = DeepSpeedCPUAdam(groups, adamw_mode=True, **dense_model.OPTIMIZER)
         else:
             optimizer = torch.optim.AdamW(groups, fused=True, **dense_model.OPTIMIZER)
         self.engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+        # It has taken a step without gradients to make the states: that one decays nothing, and does not count.
+        for group, decay in zip(optimizer.param_groups, decays, strict=True):
+            group["weight_decay"] = decay
+        for state in optimizer.state.values():
+            state["step"] = torch.zeros_like(state["step"]) if isinstance(state["step"], torch.Tensor) else 0
 
     def step(self):
         inputs, targets = self.windows[:, :-1], self.windows[:, 1:]
