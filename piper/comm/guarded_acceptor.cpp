@@ -22,12 +22,9 @@ std::vector<std::byte> knock_frame(const Introduction& introduction) {
   return make_frame(FrameKind::kKnock, encode(make_knock(introduction)));
 }
 
-// At once and without a trace in the kernel: no TIME_WAIT, nothing left to send.
-void reset(asio::ip::tcp::socket& socket) {
-  asio::error_code ignored;
-  socket.set_option(asio::socket_base::linger(true, 0), ignored);
-  socket.close(ignored);
-}
+// Closed at once and without a trace in the kernel: no TIME_WAIT, nothing left to send. Connections
+// have it from the socket that listens: one call less for each stranger.
+const asio::socket_base::linger kIsReset(true, 0), kIsClosedInOrder(false, 0);
 
 }  // namespace
 
@@ -55,6 +52,7 @@ GuardedAcceptor::GuardedAcceptor(asio::io_context& io, int fd, Introduction intr
   if (error || !acceptor_.is_open() || listens == 0)
     throw InvalidInput(fmt::format("file descriptor {} is no socket that listens", fd));
   acceptor_.non_blocking(true);
+  acceptor_.set_option(kIsReset, error);
   port_ = acceptor_.local_endpoint().port();
   wait();
 }
@@ -103,13 +101,17 @@ void GuardedAcceptor::receive(asio::ip::tcp::socket socket) {
                                        std::chrono::duration<double>(kKnockSeconds));
   stranger->place = strangers_.size();
   strangers_.push_back(stranger);
-  listen_to(stranger);
+  await(stranger);  // most have nothing to say
   if (!sweeps_) sweep();
 }
 
 void GuardedAcceptor::listen_to(const Held& stranger) {
   if (!read(*stranger)) return drop(stranger);
   if (stranger->num_held == kKnockBytes) return let_in(stranger);
+  await(stranger);
+}
+
+void GuardedAcceptor::await(const Held& stranger) {
   stranger->socket.async_wait(asio::ip::tcp::socket::wait_read,
                               [this, stranger](const asio::error_code& error) {
                                 if (!error && stranger->socket.is_open()) listen_to(stranger);
@@ -128,11 +130,12 @@ bool GuardedAcceptor::read(Stranger& stranger) {
 }
 
 void GuardedAcceptor::let_in(const Held& stranger) {
+  asio::error_code ignored;
+  stranger->socket.set_option(kIsClosedInOrder, ignored);
   const std::optional<KnockBody> knock = parse_knock(std::span(stranger->bytes).subspan(5));
   if (!knock || !knows_secret(*knock, introduction_)) {
     // A process of another run, most likely: it need not try again.
     const auto no = make_frame(FrameKind::kReject, {});
-    asio::error_code ignored;
     stranger->socket.write_some(asio::buffer(no), ignored);
     stranger->socket.close(ignored);  // not reset, which might overtake the answer
     return forget(*stranger);
@@ -157,7 +160,8 @@ void GuardedAcceptor::forget(const Stranger& stranger) {
 }
 
 void GuardedAcceptor::drop(const Held& stranger) {
-  reset(stranger->socket);
+  asio::error_code ignored;
+  stranger->socket.close(ignored);
   forget(*stranger);
 }
 
