@@ -101,17 +101,13 @@ void GuardedAcceptor::receive(asio::ip::tcp::socket socket) {
                                        std::chrono::duration<double>(kKnockSeconds));
   stranger->place = strangers_.size();
   strangers_.push_back(stranger);
-  await(stranger);  // most have nothing to say
+  listen_to(stranger);
   if (!sweeps_) sweep();
 }
 
 void GuardedAcceptor::listen_to(const Held& stranger) {
   if (!read(*stranger)) return drop(stranger);
   if (stranger->num_held == kKnockBytes) return let_in(stranger);
-  await(stranger);
-}
-
-void GuardedAcceptor::await(const Held& stranger) {
   stranger->socket.async_wait(asio::ip::tcp::socket::wait_read,
                               [this, stranger](const asio::error_code& error) {
                                 if (!error && stranger->socket.is_open()) listen_to(stranger);

@@ -66,7 +66,6 @@ class GuardedAcceptor {
   void rest(int error);
   void receive(asio::ip::tcp::socket socket);
   void listen_to(const Held& stranger);
-  void await(const Held& stranger);
   bool read(Stranger& stranger);  // false when nothing more can come of it
   void let_in(const Held& stranger);
   void forget(const Stranger& stranger);
