@@ -1,5 +1,5 @@
-// piper bench passes: the element-wise work of a mixture layer, pass by pass, against a copy of as many
-// bytes on the same device.
+// piper bench passes: the element-wise work of a mixture layer, pass by pass, against a copy of as
+// many bytes on the same device.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>

@@ -22,8 +22,8 @@ std::vector<std::byte> knock_frame(const Introduction& introduction) {
   return make_frame(FrameKind::kKnock, encode(make_knock(introduction)));
 }
 
-// Closed at once and without a trace in the kernel: no TIME_WAIT, nothing left to send. Connections
-// have it from the socket that listens: one call less for each stranger.
+// A connection that is reset ends at once and leaves nothing in the kernel: no TIME_WAIT, nothing
+// to send. On Linux it takes this from the socket that listens, one call less for each stranger.
 const asio::socket_base::linger kIsReset(true, 0), kIsClosedInOrder(false, 0);
 
 }  // namespace

@@ -2,8 +2,8 @@
 // reads key head h / (H / Hkv).
 //
 // On the CPU libtorch's flash kernel (fp32 and fp64, grouped heads without copies); on other
-// devices the fused kernel that fused_attention.h has found, else the plain composition, which takes
-// memory of S^2 a head.
+// devices the fused kernel that fused_attention.h has found, else the plain composition, which
+// takes memory of S^2 a head.
 #pragma once
 
 #include <piper/nn/aten.h>

@@ -2,9 +2,9 @@
 // accelerators, where the product of one expert's few rows would not fill the device. Rows are
 // brought into the order of the experts once, and results back.
 //
-// Keeps and defers what experts.h does, in the same order, so that either may compute what the other
-// has begun. Rows and weights are of bf16: libtorch has no such product of fp32. Of copied experts it
-// knows nothing.
+// It keeps and defers what experts.h does, in the same order, so that either may compute what the
+// other has begun. Rows and weights are bf16: libtorch has no such product of fp32. It does not
+// compute with copies of experts.
 #pragma once
 
 #include <piper/nn/experts.h>
@@ -15,16 +15,16 @@
 namespace piper::nn {
 
 // Tries on `device`, once for it and a type, whether libtorch has a grouped product for them that
-// computes right; the host waits. On CUDA devices of compute capability 9 and 10, and where the kernels
-// of cuda/ are built, which tell it. Thread-safe.
+// computes right; the host waits. Of CUDA devices it tries those of compute capability 9 and 10,
+// which the kernels of cuda/ tell where they are built. Thread-safe.
 bool try_grouped_products(const at::Device& device, at::ScalarType dtype);
 
 // What all trials of the process have found, a line each: "cuda:0: experts, BFloat16: one
 // product". Thread-safe.
 std::vector<std::string> grouped_products_found();
 
-// Whether these rows are computed with so: there are some, no expert is a copy, rows of the matrices
-// are multiples of 16 bytes, and the trial went well. Thread-safe.
+// Whether these rows are computed by it: there are some, no expert is a copy, rows of the
+// matrices are multiples of 16 bytes, and the trial went well. Thread-safe.
 bool computes_grouped(const ExpertsBlock& block, const at::Tensor& rows_RD);
 
 at::Tensor grouped_forward(ExpertsBlock& block, const at::Tensor& received_RD,

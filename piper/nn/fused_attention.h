@@ -1,6 +1,6 @@
-// Attention by libtorch's fused kernels on accelerators: the flash kernel for bf16 (Dao 2023) and the
-// memory-efficient one for fp32 and where values are narrower than keys, which latent attention has.
-// Neither forms the S^2 scores. Where libtorch has none that computes right, attention is the plain
+// Attention by libtorch's fused kernels on accelerators: the flash kernel for bf16 (Dao 2023), and
+// the memory-efficient one for fp32 and for values that are narrower than keys, as in latent
+// attention. Neither forms the S^2 scores. Where libtorch has none that computes right, attention is the plain
 // composition.
 #pragma once
 
@@ -32,8 +32,8 @@ FusedAttention try_fused_attention(const at::Device& device, const FusedShape& s
 // Thread-safe.
 FusedAttention fused_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
 
-// What all trials of the process have found, a line each: "cuda:0: attention, BFloat16, heads of 64:
-// flash".
+// What all trials of the process have found, a line each: "cuda:0: attention, BFloat16, heads of
+// 64: flash".
 // Thread-safe.
 std::vector<std::string> fused_attention_found();
 

@@ -30,8 +30,8 @@ std::vector<at::Device> parse_devices(const std::string& text);
 // The same where one computes.
 BenchDevice parse_bench_device(const std::string& text);
 
-// From now on libtorch takes only kernels that give the same bits every time, or throws where it has
-// none; the CPU's always do. Before the first product of the process.
+// From now on libtorch takes only kernels that give the same bits every time, or throws where it
+// has none; the CPU's always do. Before the first product of the process.
 void compute_deterministically();
 
 }  // namespace piper::runtime

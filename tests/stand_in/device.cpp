@@ -569,8 +569,8 @@ void change_tensors(c10::IValue& value, const Change& change) {
 
 bool is_written(const c10::AliasInfo* alias) { return alias != nullptr && alias->isWrite(); }
 
-// The same call on zeros, which says what it returns and how large results become (libtorch's shapes
-// without elements do not know every operator).
+// The same call on zeros, which says what it returns and how large results become (libtorch's
+// shapes without elements do not know every operator).
 torch::jit::Stack rehearse(const c10::OperatorHandle& op, std::vector<c10::IValue>& arguments) {
   torch::jit::Stack given_zeros;
   for (c10::IValue value : arguments) {

@@ -8,8 +8,8 @@ namespace piper::testing::stand_in {
 
 // How often its forward was called.
 int64_t num_fused_attentions();
-// From now on one of its five results is no number (output, log-sum-exp, gradients of q, k, v); -1: all
-// are right again.
+// From now on one of its five results is no number (output, log-sum-exp, gradients of q, k, v);
+// -1: all are right again.
 inline constexpr int kFusedResults = 5;
 void spoil_fused_attention(int result);
 

@@ -1,5 +1,5 @@
-// The kernels on a CUDA device against the compositions on the same tensors: every team and pack, rows
-// with gaps, no rows. Where there is no such device, or no kernels were built, it says so and has
+// The kernels on a CUDA device against the compositions on the same tensors: every team and pack,
+// rows with gaps, no rows. Where there is no such device, or no kernels were built, it says so and has
 // tested nothing; scripts/gpu_check asks for it.
 #include <ATen/Context.h>
 #include <doctest/doctest.h>

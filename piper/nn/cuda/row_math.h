@@ -3,8 +3,8 @@
 // (row_math_test.cpp), which is how it is held to the CPU's kernels where there is no device.
 //
 // A Team shares a row of packs of N elements:
-//   each(n, f)   calls f(i) for every i < n; the same i is always the same thread's, so that what one
-//                call has stored a later one may read
+//   each(n, f)   calls f(i) for every i < n; the same i is always the same thread's, so that a
+//                later call may read what one has stored
 //   sum(n, f)    adds the f(i), in an order that n and the team's size fix, and gives all the sum
 //   max(n, f)    the same of the largest
 //   is_first()   true of one thread
