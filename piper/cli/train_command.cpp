@@ -19,9 +19,9 @@
 #include <piper/cost/expert_price.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
-#include <piper/nn/cuda/kernels.h>
 #include <piper/nn/experts_grouped.h>
 #include <piper/nn/fused_attention.h>
+#include <piper/nn/tensor_ops.h>
 #include <piper/report/progress.h>
 #include <piper/report/run_files.h>
 #include <piper/report/table.h>
@@ -238,7 +238,8 @@ std::string what_is_saved(const train::RunResult& result) {
 // What computes on devices, a line each; nothing on the CPU.
 std::vector<std::string> device_kernels(const train::RunRequest& request) {
   if (request.devices.empty()) return {};
-  std::vector<std::string> lines{nn::cuda::kBuilt && request.devices.front().is_cuda()
+  const at::Tensor there = at::empty({0}, request.devices.front());
+  std::vector<std::string> lines{nn::has_cuda_kernels(there)
                                      ? "element-wise work: Piper's kernels"
                                      : "element-wise work: libtorch's kernels"};
   for (const auto& found : {nn::fused_attention_found(), nn::grouped_products_found()})

@@ -1,9 +1,10 @@
 // The kernels on a CUDA device against the compositions on the same tensors: every team and pack,
-// rows with gaps, no rows. Where there is no such device, or no kernels were built, it says so and has
-// tested nothing; scripts/gpu_check asks for it.
+// rows with gaps, no rows. The case is skipped where there is no such device, or no kernels were
+// built; scripts/gpu_check asks for it.
 #include <ATen/Context.h>
 #include <doctest/doctest.h>
 #include <piper/nn/tensor_ops.h>
+#include <tests/switches.h>
 
 #include <array>
 #include <functional>
@@ -93,7 +94,7 @@ void check_width(int64_t rows, int64_t width, at::ScalarType dtype) {
 
 TEST_CASE("kernels of a CUDA device compute what the compositions do there") {
   if (!has_device()) {
-    MESSAGE("tested nothing: there is no CUDA device, or no kernels were built");
+    piper::testing::skip_case("no CUDA device, or no kernels for one were built");
     return;
   }
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
