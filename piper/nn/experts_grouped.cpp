@@ -1,14 +1,12 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/nn/cuda/kernels.h>
+#include <piper/nn/device_trials.h>
 #include <piper/nn/experts_grouped.h>
 #include <piper/nn/tensor_ops.h>
 
 #include <cstdint>
 #include <exception>
-#include <map>
-#include <mutex>
-#include <shared_mutex>
 #include <vector>
 
 namespace piper::nn {
@@ -96,16 +94,10 @@ bool is_aligned(const at::Tensor& matrices) {
          matrices.size(1) * element % kAlignedBytes == 0 && begins_aligned(matrices);
 }
 
-struct Found {
-  std::shared_mutex mutex;
-  std::map<std::pair<std::pair<at::DeviceType, at::DeviceIndex>, at::ScalarType>, bool> of;
-};
-Found& found() {
-  static Found all;
+using Trials = DeviceTrials<at::ScalarType, bool>;
+Trials& trials() {
+  static Trials all;
   return all;
-}
-auto key_of(const at::Device& device, at::ScalarType dtype) {
-  return std::pair{std::pair{device.type(), device.index()}, dtype};
 }
 
 // Elsewhere libtorch's product is a loop over the experts for which the host waits.
@@ -123,14 +115,10 @@ bool has_one_launch(const at::Device& device, at::ScalarType dtype) {
 bool computes_right(const at::Device& device, at::ScalarType dtype) {
   constexpr int64_t kRows = 48, kIn = 32, kOut = 64;
   const at::TensorOptions options = at::TensorOptions(device).dtype(dtype);
-  const auto wave = [&](at::IntArrayRef shape, double phase) {
-    int64_t n = 1;
-    for (const int64_t size : shape) n *= size;
-    return at::sin(at::arange(n, at::kDouble) * 12.9898 + phase).view(shape).to(options);
-  };
   const std::vector<int32_t> ends{20, 20, 48};
-  const at::Tensor x = wave({kRows, kIn}, 0), w = wave({3, kOut, kIn}, 1),
-                   g = wave({kRows, kOut}, 2);
+  const at::Tensor x = trial_operand({kRows, kIn}, 0, options),
+                   w = trial_operand({3, kOut, kIn}, 1, options),
+                   g = trial_operand({kRows, kOut}, 2, options);
   const at::Tensor at_ends = at::tensor(at::ArrayRef<int32_t>(ends)).to(device);
   const at::Tensor y = grouped(x, w.transpose(1, 2), at_ends), gx = grouped(g, w, at_ends),
                    gw = at::_grouped_mm(g.t(), x, at_ends);
@@ -157,28 +145,24 @@ bool computes_right(const at::Device& device, at::ScalarType dtype) {
 }  // namespace
 
 bool try_grouped_products(const at::Device& device, at::ScalarType dtype) {
-  const std::unique_lock lock(found().mutex);
-  const auto [entry, is_new] = found().of.try_emplace(key_of(device, dtype), false);
-  if (!is_new || !has_one_launch(device, dtype)) return entry->second;
-  try {
-    entry->second = computes_right(device, dtype);
-  } catch (const c10::OutOfMemoryError&) {
-    found().of.erase(entry);
-    throw;
-  } catch (const std::exception&) {
-    entry->second = false;  // libtorch has none for this device or type
-  }
-  return entry->second;
+  if (device.is_cpu()) return false;
+  return trials().once(device, dtype, [&] {
+    if (!has_one_launch(device, dtype)) return false;
+    try {
+      return computes_right(device, dtype);
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const std::exception&) {
+      return false;  // libtorch has none for this device or type
+    }
+  });
 }
 
 std::vector<std::string> grouped_products_found() {
-  const std::shared_lock lock(found().mutex);
-  std::vector<std::string> lines;
-  for (const auto& [key, works] : found().of)
-    lines.push_back(fmt::format("{}: experts, {}: {}",
-                                c10::Device(key.first.first, key.first.second).str(),
-                                at::toString(key.second), works ? "one product" : "one by one"));
-  return lines;
+  return trials().lines([](at::ScalarType dtype, bool works) {
+    return fmt::format("experts, {}: {}", at::toString(dtype),
+                       works ? "one product" : "one by one");
+  });
 }
 
 bool computes_grouped(const ExpertsBlock& block, const at::Tensor& rows_RD) {
@@ -186,9 +170,7 @@ bool computes_grouped(const ExpertsBlock& block, const at::Tensor& rows_RD) {
   if (!is_aligned(block.gate_up->value) || !is_aligned(block.down->value) ||
       !begins_aligned(rows_RD))
     return false;
-  const std::shared_lock lock(found().mutex);
-  const auto entry = found().of.find(key_of(rows_RD.device(), rows_RD.scalar_type()));
-  return entry != found().of.end() && entry->second;
+  return trials().found(rows_RD.device(), rows_RD.scalar_type());
 }
 
 at::Tensor grouped_forward(ExpertsBlock& block, const at::Tensor& received_RD,

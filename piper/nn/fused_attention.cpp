@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/nn/device_trials.h>
 #include <piper/nn/fused_attention.h>
 #include <piper/nn/tensor_ops.h>
 
@@ -6,9 +7,6 @@
 #include <cmath>
 #include <exception>
 #include <limits>
-#include <map>
-#include <mutex>
-#include <shared_mutex>
 #include <utility>
 
 namespace piper::nn {
@@ -69,23 +67,10 @@ CausalAttentionGradients memory_efficient_backward(const at::Tensor& g_out, cons
 
 // --- which there are ---
 
-using Key = std::pair<std::pair<at::DeviceType, at::DeviceIndex>, FusedShape>;
-struct Found {
-  std::shared_mutex mutex;
-  std::map<Key, FusedAttention> of;
-};
-Found& found() {
-  static Found all;
+using Trials = DeviceTrials<FusedShape, FusedAttention>;
+Trials& trials() {
+  static Trials all;
   return all;
-}
-Key key_of(const at::Device& device, const FusedShape& shape) {
-  return {{device.type(), device.index()}, shape};
-}
-
-at::Tensor wave(at::IntArrayRef shape, double phase, const at::TensorOptions& options) {
-  int64_t n = 1;
-  for (const int64_t size : shape) n *= size;
-  return at::sin(at::arange(n, at::kDouble) * 12.9898 + phase).view(shape).to(options);
 }
 
 // Of the largest element.
@@ -110,7 +95,7 @@ bool computes_right(FusedAttention kernel, const at::Device& device, const Fused
   constexpr int64_t kKeyHeads = 2;
   const int64_t heads = kKeyHeads * shape.queries_per_key;
   const auto tensor = [&](int64_t tokens, int64_t num_heads, int64_t width, double phase) {
-    return wave({2, tokens, num_heads, width}, phase, options).transpose(1, 2);
+    return trial_operand({2, tokens, num_heads, width}, phase, options).transpose(1, 2);
   };
   const at::Tensor q = tensor(trial.queries, heads, shape.key_width, 0),
                    k = tensor(trial.keys, kKeyHeads, shape.key_width, 1),
@@ -148,44 +133,33 @@ bool works(FusedAttention kernel, const at::Device& device, const FusedShape& sh
 }  // namespace
 
 FusedAttention try_fused_attention(const at::Device& device, const FusedShape& shape) {
-  const std::unique_lock lock(found().mutex);
-  const auto [entry, is_new] = found().of.try_emplace(key_of(device, shape), FusedAttention::kNone);
-  if (!is_new || device.is_cpu() || shape.dtype == at::kDouble) return entry->second;
-  const bool flash_may = shape.dtype == at::kBFloat16 && shape.key_width == shape.value_width;
-  for (const FusedAttention kernel : {FusedAttention::kFlash, FusedAttention::kMemoryEfficient})
-    if ((kernel != FusedAttention::kFlash || flash_may) && works(kernel, device, shape)) {
-      entry->second = kernel;
-      break;
-    }
-  return entry->second;
+  if (device.is_cpu() || shape.dtype == at::kDouble) return FusedAttention::kNone;
+  return trials().once(device, shape, [&] {
+    const bool flash_may = shape.dtype == at::kBFloat16 && shape.key_width == shape.value_width;
+    for (const FusedAttention kernel : {FusedAttention::kFlash, FusedAttention::kMemoryEfficient})
+      if ((kernel != FusedAttention::kFlash || flash_may) && works(kernel, device, shape))
+        return kernel;
+    return FusedAttention::kNone;
+  });
 }
 
 std::vector<std::string> fused_attention_found() {
   constexpr const char* kNames[] = {"plain", "flash", "memory-efficient"};
-  const std::shared_lock lock(found().mutex);
-  std::vector<std::string> lines;
-  for (const auto& [key, kernel] : found().of) {
-    const FusedShape& shape = key.second;
-    lines.push_back(fmt::format(
-        "{}: attention, {}, heads of {}{}{}: {}",
-        c10::Device(key.first.first, key.first.second).str(), at::toString(shape.dtype),
-        shape.key_width,
+  return trials().lines([&](const FusedShape& shape, FusedAttention kernel) {
+    return fmt::format(
+        "attention, {}, heads of {}{}{}: {}", at::toString(shape.dtype), shape.key_width,
         shape.value_width != shape.key_width ? fmt::format(" and {}", shape.value_width) : "",
         shape.queries_per_key > 1 ? fmt::format(", {} for a key", shape.queries_per_key) : "",
-        kNames[static_cast<size_t>(kernel)]));
-  }
-  return lines;
+        kNames[static_cast<size_t>(kernel)]);
+  });
 }
 
 FusedAttention fused_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   if (q.is_cpu()) return FusedAttention::kNone;
-  const FusedShape shape{.dtype = q.scalar_type(),
-                         .key_width = k.size(3),
-                         .value_width = v.size(3),
-                         .queries_per_key = q.size(1) / k.size(1)};
-  const std::shared_lock lock(found().mutex);
-  const auto entry = found().of.find(key_of(q.device(), shape));
-  return entry == found().of.end() ? FusedAttention::kNone : entry->second;
+  return trials().found(q.device(), {.dtype = q.scalar_type(),
+                                     .key_width = k.size(3),
+                                     .value_width = v.size(3),
+                                     .queries_per_key = q.size(1) / k.size(1)});
 }
 
 CausalAttention fused_block(FusedAttention kernel, const at::Tensor& q, const at::Tensor& k,
