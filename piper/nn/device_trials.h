@@ -19,8 +19,8 @@ namespace piper::nn {
 template <class Problem, class Result>
 class DeviceTrials {
  public:
-  // The result of `attempt()`, which the first caller makes while others wait. What it throws leaves
-  // nothing behind.
+  // The result of `attempt()`, which the first caller makes while others wait. What it throws
+  // leaves nothing behind.
   template <class Attempt>
   Result once(const at::Device& device, const Problem& problem, Attempt attempt) {
     const std::unique_lock lock(mutex_);
