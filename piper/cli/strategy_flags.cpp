@@ -292,7 +292,7 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
                      "what lives with the host: none, optimizer, activations or "
                      "optimizer+activations (none)");
   command.add_option("--placement", f.placement,
-                     "tp-cp-ep-dp-pp or tp-cp-ep-pp-dp (the first); priced, not trained");
+                     "tp-cp-ep-dp-pp or tp-cp-ep-pp-dp: which ranks are neighbours (the first)");
   command.add_option("--recompute", f.recompute,
                      "none, attention, experts, attention+experts or full (none)");
   command.add_option("--precision", f.precision,

@@ -122,6 +122,26 @@ double PortSeconds::longest() const {
   return longest;
 }
 
+int64_t Group::before(int64_t device) const {
+  const auto in_run = [&](int64_t distance, int64_t members) {
+    return std::clamp<int64_t>((distance + stride - 1) / stride, 0, members);
+  };
+  const int64_t distance = std::max<int64_t>(0, device - first);
+  if (run == 0) return in_run(distance, size);
+  return std::min(size, distance / jump * run + in_run(distance % jump, run));
+}
+
+bool Group::divides_by(int64_t step) const {
+  return run == 0 || step % run == 0 || run % step == 0;
+}
+
+Group Group::part(int64_t begin, int64_t step, int64_t count) const {
+  const int64_t at = device(begin);
+  if (run == 0 || begin % run + (count - 1) * step < run) return {at, stride * step, count};
+  if (step % run == 0) return {at, jump * (step / run), count};
+  return {at, stride * step, count, run / step, jump};
+}
+
 namespace {
 
 // Calls visit(level, first, last, inner_first, inner_last) for every level at which `self` has
@@ -133,10 +153,7 @@ void for_each_level(const cluster::Cluster& cluster, const Group& group, int64_t
   for (size_t level = 0; level < cluster.levels.size(); ++level) {
     unit *= cluster.levels[level].num_members;
     const int64_t begin = group.device(self) / unit * unit;
-    // Members i with begin <= first + i * stride < begin + unit.
-    const int64_t first =
-        std::max<int64_t>(0, (begin - group.first + group.stride - 1) / group.stride);
-    const int64_t last = std::min(group.size - 1, (begin + unit - 1 - group.first) / group.stride);
+    const int64_t first = group.before(begin), last = group.before(begin + unit) - 1;
     if (last - first > inner_last - inner_first) visit(level, first, last, inner_first, inner_last);
     inner_first = first;
     inner_last = last;
@@ -233,16 +250,26 @@ double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group,
   return is_measured_all_to_all(cluster, group) ? uneven.measured() : uneven.seconds();
 }
 
+namespace {
+
+// Of its first member's.
+int64_t members_of_node(const cluster::Cluster& cluster, const Group& group) {
+  const int64_t node = cluster.devices_per_node();
+  if (group.run == 0) return std::clamp<int64_t>(node / group.stride, 1, group.size);
+  return group.before((group.first / node + 1) * node);
+}
+
+}  // namespace
+
 ReductionWays reduction_ways(const cluster::Cluster& cluster, const Group& group, double bytes,
                              strategy::Reduction form) {
-  const int64_t here =
-      std::clamp<int64_t>(cluster.devices_per_node() / group.stride, 1, group.size);
+  const int64_t here = members_of_node(cluster, group);
   const auto share = [&](int64_t members) { return bytes / static_cast<double>(members); };
   const bool flat = form == strategy::Reduction::kDirect || here == 1 || here == group.size ||
-                    group.size % here != 0;
+                    group.size % here != 0 || !group.divides_by(here);
   if (flat) return {.inside = {.group = {.size = 1}}, .across = {group, share(group.size)}};
-  return {.inside = {{group.first, group.stride, here}, share(here)},
-          .across = {{group.first, group.stride * here, group.size / here}, share(group.size)}};
+  return {.inside = {group.part(0, 1, here), share(here)},
+          .across = {group.part(0, here, group.size / here), share(group.size)}};
 }
 
 double reduction_seconds(double inside, double across, double bytes) {
@@ -335,8 +362,33 @@ Group group_of(std::span<const Rank> members) {
   PIPER_CHECK(!members.empty());
   Group group{.first = members[0].value, .size = static_cast<int64_t>(members.size())};
   if (group.size > 1) group.stride = members[1].value - members[0].value;
+  const auto value = [&](int64_t i) { return members[static_cast<size_t>(i)].value; };
+  int64_t run = 1;
+  while (run < group.size && value(run) == group.device(run)) ++run;
+  if (run < group.size) {
+    group.run = run;
+    group.jump = value(run) - group.first;
+  }
   for (int64_t i = 0; i < group.size; ++i)
-    PIPER_CHECK(members[static_cast<size_t>(i)].value == group.device(i), "members equally spaced");
+    PIPER_CHECK(value(i) == group.device(i), "members in runs that are equally spaced");
+  return group;
+}
+
+Group group_of(const strategy::RankLayout& layout, strategy::Axis axis, Rank rank) {
+  const strategy::Members members = layout.members(axis, layout.member(rank));
+  const int64_t together = layout.num_together(), stage = layout.stage(rank),
+                in_block = together / members.stride;  // of the group, where it has more than one
+  Group group{.first = layout.rank(stage, members.first).value,
+              .stride = members.stride,
+              .size = members.size};
+  if (members.size == 1) return group;
+  const int64_t next = layout.distance_of_blocks();
+  if (in_block <= 1) {
+    group.stride = members.stride / together * next;
+  } else if (in_block < members.size) {
+    group.run = in_block;
+    group.jump = next;
+  }
   return group;
 }
 

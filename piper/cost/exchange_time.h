@@ -28,6 +28,7 @@
 #include <piper/base/strong_id.h>
 #include <piper/cluster/cluster.h>
 #include <piper/collective/all_reduce_hierarchical.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/strategy/strategy.h>
 
 #include <array>
@@ -85,12 +86,25 @@ class PortSeconds {
   double longest_ = 0;                      // of the ports before it
 };
 
-// Equally spaced devices: the groups of every axis of the mesh are of this form.
+// Ascending devices: `run` of them `stride` apart, the next run `jump` behind the begin of the last,
+// and so on. run 0: all of them equally spaced. The groups of every axis of the mesh are of this
+// form, under either placement.
 struct Group {
   int64_t first = 0;
   int64_t stride = 1;
   int64_t size = 1;
-  int64_t device(int64_t member) const { return first + member * stride; }
+  int64_t run = 0;
+  int64_t jump = 0;
+  int64_t device(int64_t member) const {
+    return run == 0 ? first + member * stride : first + member / run * jump + member % run * stride;
+  }
+  // Members on devices below `device`.
+  int64_t before(int64_t device) const;
+  // Whether members 0, step, 2 step, ... are of this form for every first member below `step`, and
+  // `step` members that follow each other are.
+  bool divides_by(int64_t step) const;
+  // Members begin, begin + step, ..., of a step that it divides by, or of 1.
+  Group part(int64_t begin, int64_t step, int64_t count) const;
 };
 
 // Messages of `pair_bytes` from one member to all others of the group.
@@ -174,7 +188,9 @@ double point_to_point_seconds(const cluster::Cluster& cluster, int64_t from, int
 // part.
 double ring_hop_seconds(const cluster::Cluster& cluster, const Group& group, double bytes);
 
-// The group as first, stride, size; requires equally spaced members.
+// A group's ranks, as such; requires that they are (PIPER_CHECK).
 Group group_of(std::span<const Rank> members);
+// The same of a rank's group on an axis, not of kPipeline, kEnds, kWorld.
+Group group_of(const strategy::RankLayout& layout, strategy::Axis axis, Rank rank);
 
 }  // namespace piper::cost

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <piper/base/error.h>
 #include <piper/cost/example_model.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/relative_approx.h>
@@ -70,6 +71,44 @@ TEST_CASE("members behind one card have their shares of it together") {
   CHECK(hot(ranks({.size = 5})) == near(5e-6 + 1600e-6));
 }
 
+TEST_CASE("groups of an axis under either placement are read alike from ranks and from a layout") {
+  using strategy::Axis;
+  for (const strategy::Mesh& mesh : {strategy::Mesh{.pp = 2, .ep = 2, .dp = 4},
+                                     {.pp = 4, .ep = 4, .dp = 2, .tp = 2},
+                                     {.pp = 2, .ep = 2, .dp = 4, .etp = 2, .tp = 2, .cp = 2},
+                                     {.pp = 3, .dp = 5}})
+    for (const strategy::Placement placement : strategy::kPlacements) {
+      const strategy::RankLayout layout(mesh, placement);
+      for (const Axis axis : {Axis::kExpert, Axis::kExpertTensor, Axis::kExpertSet, Axis::kTensor,
+                              Axis::kContext, Axis::kData, Axis::kExpertData, Axis::kStage})
+        for (const Rank rank : layout.world()) {
+          const std::vector<Rank> members = layout.group(axis, rank);
+          CAPTURE(name(axis));
+          CHECK(ranks(group_of(layout, axis, rank)) == members);
+          CHECK(ranks(group_of(members)) == members);
+        }
+    }
+  CHECK_THROWS_AS(group_of(std::vector{Rank(0), Rank(1), Rank(4), Rank(6)}), InternalError);
+}
+
+TEST_CASE("a reduction over runs of ranks is divided by nodes as over equally spaced ones") {
+  const cluster::Cluster cluster = example::nodes();  // four devices a node
+  const auto ways = [&](const Group& group) {
+    return reduction_ways(cluster, group, 8e6, strategy::Reduction::kHierarchical);
+  };
+  // Two of each of four nodes; pairs of nodes; one node of two.
+  const ReductionWays pairs = ways({0, 1, 8, 2, 4});
+  CHECK(ranks(pairs.inside.group) == std::vector{Rank(0), Rank(1)});
+  CHECK(ranks(pairs.across.group) == std::vector{Rank(0), Rank(4), Rank(8), Rank(12)});
+  const ReductionWays whole = ways({0, 1, 8, 4, 8});
+  CHECK(ranks(whole.inside.group) == ranks({.size = 4}));
+  CHECK(ranks(whole.across.group) == std::vector{Rank(0), Rank(8)});
+  const ReductionWays halves = ways({0, 1, 12, 6, 8});  // 4 and 2 a node: not even, taken as even
+  CHECK(halves.inside.group.size == 1);
+  CHECK(ranks(Group{0, 1, 8, 4, 8}.part(1, 2, 4)) ==
+        std::vector{Rank(1), Rank(3), Rank(9), Rank(11)});
+}
+
 TEST_CASE("messages beyond the first that leave a node cost a gap each") {
   cluster::Cluster cluster = example::nodes();
   cluster.numbers["message_gap_seconds"] = 1e-3;
@@ -103,8 +142,16 @@ TEST_CASE("a message between stages crosses the level that holds both devices") 
 TEST_CASE("rows that come the same from everywhere: the short form is the matrix written out") {
   cluster::Cluster cluster = example::nodes();
   uint64_t state = 7;
-  for (const Group& group :
-       {Group{0, 1, 4}, {0, 1, 16}, {2, 1, 9}, {0, 4, 4}, {1, 3, 5}, {5, 1, 2}})
+  for (const Group& group : {Group{0, 1, 4},
+                             {0, 1, 16},
+                             {2, 1, 9},
+                             {0, 4, 4},
+                             {1, 3, 5},
+                             {5, 1, 2},
+                             {0, 1, 4, 2, 4},
+                             {1, 2, 6, 2, 5},
+                             {2, 1, 8, 2, 4},
+                             {0, 1, 7, 3, 6}})
     for (const bool measured : {false, true}) {
       cluster.numbers.erase("all_to_all_bytes_per_second");
       if (measured) cluster.numbers["all_to_all_bytes_per_second"] = 3e9;

@@ -47,8 +47,7 @@ strategy::Recompute recompute_of(const Strategy& s, int64_t stage) {
 
 // Of the first member of a stage.
 Group group_of(const strategy::RankLayout& layout, strategy::Axis axis, int64_t stage) {
-  const strategy::Members members = layout.members(axis, 0);
-  return {.first = layout.rank(stage, 0).value, .stride = members.stride, .size = members.size};
+  return cost::group_of(layout, axis, layout.rank(stage, 0));
 }
 
 // The head and the modules of multi-token prediction behind it, forward and back
@@ -472,6 +471,9 @@ void ExecutorEstimator::price_gathered(const Strategy& s, int64_t index, int64_t
       part(std::max<int64_t>(1, waiting)) * exposed_gathers(forward, before_forward);
   stage.exchange_backward += part(waiting) * exposed_gathers(backward, before_backward);
   stage.gathers = forward.front().gather;
+  // Copies of experts come once a step, behind the gather of their homes.
+  for (int64_t i = first_layer; i < end; ++i)
+    stage.gathers += copied_seconds(s, index, static_cast<int32_t>(i), false);
 }
 
 // The last backwards follow one another up the pipeline: what slows one delays those before it, as

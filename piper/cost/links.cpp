@@ -214,8 +214,8 @@ Transfer Ports::in_two_ways(const Group& group, const ReductionWays& ways, doubl
   const int64_t here = ways.inside.group.size;
   for (int64_t member = 0; member < group.size; ++member) {
     const int64_t device = group.device(member), place = member % here, node = member / here;
-    const Group mates{group.device(member - place), group.stride, here};
-    const Group counterparts{group.device(place), group.stride * here, group.size / here};
+    const Group mates = group.part(member - place, 1, here);
+    const Group counterparts = group.part(place, here, group.size / here);
     for (const Direction direction : {kOut, kIn}) {
       add(even_traffic(cluster_, mates, place, ways.inside.pair_bytes), device, direction, inside);
       add(even_traffic(cluster_, counterparts, node, ways.across.pair_bytes), device, direction,

@@ -44,7 +44,8 @@ TEST_CASE("ports: a device's own, one a network card, one an uplink of a switch 
 TEST_CASE("alone no operation needs more than a port has, and it moves no longer than it takes") {
   const cluster::Cluster cluster = example::nodes();
   const Ports ports(cluster, all(16));
-  for (const Group& group : {Group{0, 1, 16}, {0, 1, 4}, {0, 4, 4}, {3, 1, 7}, {0, 8, 2}})
+  for (const Group& group :
+       {Group{0, 1, 16}, {0, 1, 4}, {0, 4, 4}, {3, 1, 7}, {0, 8, 2}, {0, 1, 8, 2, 4}})
     for (const double bytes : {1.0, 1e4, 1e9}) {
       CAPTURE(group.first);
       CAPTURE(group.stride);

@@ -163,7 +163,10 @@ bool tries_offload(const Request& r, const Strategy& s, Offload offload) {
 }
 
 bool tries_placement(const Request& r, const Strategy& s, Placement placement) {
-  return (placement == Placement::kDataInside || (s.mesh.pp > 1 && s.mesh.dp > 1)) &&
+  // Which ranks are neighbours matters where some are farther apart than others.
+  const bool matters = r.cluster->levels.front().num_members < s.mesh.world();
+  return (placement == Placement::kDataInside ||
+          ((matters || r.fixed.placement) && s.mesh.pp > 1 && s.mesh.dp > 1)) &&
          wanted(r.fixed.placement, placement) &&
          is_tried(r, s, [&](Strategy& with) { with.placement = placement; });
 }

@@ -542,6 +542,7 @@ std::unique_ptr<comm::Operation> Player::start_copies(const Task& task, comm::Op
   const collective::CopiedBuffers buffers = schedule::copied_buffers(placement, elements);
   const comm::Group group = group_of(task);
   const bool spreads = segment.kind == SegmentKind::kCopiedWeights;
+  if (!spreads) hold_gradients(task);  // of homes without rows in the last micro-batch: zeros
   const auto buffer_of = [&](strategy::Axis axis, int64_t count) {
     const at::Tensor buffer =
         spreads ? stage_.weights(segment.layer, axis) : stage_.gradients(segment.layer, axis);

@@ -46,15 +46,26 @@ TaskId States::post_one(What what, Axis axis, const Segment& segment, const Post
   return writer_.collective(kind, axis, segment, slots, after);
 }
 
+// Behind the last backward that adds to either: those of homes have all when it is done.
+TaskId States::bring_copies_home(int32_t layer, const Posted& behind, const Slots& homes) {
+  graph::ShortList<TaskId> after = behind.earlier;
+  after.push_back(writer_.last_compute());
+  return writer_.collective(TaskKind::kReduceScatter, Axis::kExpert,
+                            {SegmentKind::kCopiedGradients, layer}, homes, after);
+}
+
+TaskId States::spread_copies(int32_t layer, const graph::ShortList<TaskId>& gathered,
+                             const Slots& homes) {
+  return writer_.collective(TaskKind::kAllGather, Axis::kExpert,
+                            {SegmentKind::kCopiedWeights, layer}, homes, gathered);
+}
+
 States::Tasks States::post(What what, int32_t layer, Share share, const Posted& behind,
                            bool is_waited_for) {
   Tasks posted;
   Posted behind_copies = behind;
   if (what == What::kReduce && copies_experts(writer_.step(), layer)) {
-    graph::ShortList<TaskId> after = behind.earlier;
-    after.push_back(writer_.last_compute());
-    posted.push_back(writer_.collective(TaskKind::kReduceScatter, Axis::kExpert,
-                                        {SegmentKind::kCopiedGradients, layer}, {}, after));
+    posted.push_back(bring_copies_home(layer, behind, {}));
     behind_copies.wait_for(posted.back());
   }
   if (what == What::kReduce || zero_ > 0)
@@ -65,10 +76,9 @@ States::Tasks States::post(What what, int32_t layer, Share share, const Posted& 
                                 is_of_experts ? behind_copies : behind, is_waited_for));
     }
   if (what == What::kGather && copies_experts(writer_.step(), layer)) {
-    graph::ShortList<TaskId> after;
-    for (const TaskId task : posted) after.push_back(task);
-    posted.push_back(writer_.collective(TaskKind::kAllGather, Axis::kExpert,
-                                        {SegmentKind::kCopiedWeights, layer}, {}, after));
+    graph::ShortList<TaskId> gathered;
+    for (const TaskId task : posted) gathered.push_back(task);
+    posted.push_back(spread_copies(layer, gathered, {}));
   }
   if (what == What::kReduce && !is_waited_for && !style_.states_have_a_stream)
     for (const TaskId task : posted) reduced_.push_back(task);
@@ -101,7 +111,9 @@ void States::update_from_host(const std::vector<int32_t>& layers, TaskId behind)
   }
 }
 
-void States::scatter(int32_t layer, const Posted& behind) {
+void States::scatter(int32_t layer, const Posted& behind, bool is_last) {
+  const bool takes_copies = is_last && copies_experts(writer_.step(), layer);
+  bool has_taken = false;
   Travelling of{.layer = layer, .phase = writer_.phase(), .micro_batch = writer_.micro_batch()};
   for (const StateBuffer& buffer : state_buffers(writer_.step(), layer)) {
     const Segment segment{buffer.gradients, layer};
@@ -111,11 +123,19 @@ void States::scatter(int32_t layer, const Posted& behind) {
       slots.reads = {added};
     else
       slots.writes = {added = writer_.slot(SlotKind::kGradients, segment)};
+    Posted ready = behind;
+    if (takes_copies && segment.kind == SegmentKind::kExpertGradients) {
+      ready.wait_for(bring_copies_home(layer, behind, slots));
+      slots = {.reads = {added}};
+      has_taken = true;
+    }
     of.tasks.push_back(post_one(What::kReduce, axis_of(TaskKind::kAllReduce, segment.kind), segment,
-                                behind, false, slots));
+                                ready, false, slots));
     of.buffers.push_back(added);
   }
   if (!of.buffers.empty()) travelling_.push_back(of);
+  // Of homes that nobody else holds.
+  if (takes_copies && !has_taken) reduced_.push_back(bring_copies_home(layer, behind, {}));
 }
 
 void States::keep(const Travelling& of) {
@@ -183,6 +203,8 @@ graph::ShortList<States::WeightsKey> States::weights_of(int32_t layer, const Pla
 void States::hold_weights(int32_t layer, const Place& place, Posted& posted) {
   const TaskId before = writer_.last_compute();
   const bool is_held_already = layer == kHead && place.phase != Phase::kForward;
+  Slots homes;
+  graph::ShortList<TaskId> gathered;
   for (const WeightsKey& key : weights_of(layer, place)) {
     Held& held = held_[key];
     if (!is_held_already && held.count++ == 0) {
@@ -193,7 +215,14 @@ void States::hold_weights(int32_t layer, const Place& place, Posted& posted) {
                              segment, {.writes = {held.weights}}, {gather_guard_, held.dropped});
     }
     posted.wait_for(held.gathered);
+    if (key.first == SegmentKind::kExpertWeights && key.second == layer) {
+      homes.reads.push_back(held.weights);
+      gathered.push_back(held.gathered);
+    }
   }
+  // Copies stay for all of the step.
+  if (copies_experts(writer_.step(), layer) && has_copies_.insert(layer).second)
+    posted.wait_for(spread_copies(layer, gathered, homes));
   gather_guard_ = before;
 }
 
@@ -239,7 +268,7 @@ void States::end(int32_t layer, const Place& place, Posted& posted) {
   if (holds_weights_) drop_weights(layer, place);
   if (divides_gradients(writer_.step(), layer)) {
     const size_t before = travelling_.size();
-    if (place.makes_gradients) scatter(layer, posted);
+    if (place.makes_gradients) scatter(layer, posted, place.is_last);
     // The ends are too short for others to travel beside them.
     if (layer >= 0) keep(before);
     return;

@@ -10,6 +10,9 @@
 //   ZeRO 3     and weights are gathered before every forward and backward, into buffers that live
 //              until these are done (step.h)
 //
+// Copies of experts (expert_copies.h) are whole on their ranks under each: their gradients come home
+// behind the last of these backwards, their weights behind the first gather.
+//
 // With ZeRO 1 and 2 a table that the first and the last stage both hold is all-reduced all the
 // same: they cut their buffers differently, and sum the whole of it.
 //
@@ -22,6 +25,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -77,6 +81,10 @@ class States {
   Tasks post(What what, int32_t layer, Share share, const Posted& behind, bool is_waited_for);
   graph::TaskId post_one(What what, strategy::Axis axis, const Segment& segment,
                          const Posted& behind, bool is_waited_for, const Slots& slots = {});
+  // Copies of a layer's experts (expert_copies.h); of homes whose buffer is a slot, that.
+  graph::TaskId bring_copies_home(int32_t layer, const Posted& behind, const Slots& homes);
+  graph::TaskId spread_copies(int32_t layer, const graph::ShortList<graph::TaskId>& gathered,
+                              const Slots& homes);
   void post_rest(What what, graph::TaskId behind);
   void write_tied_embedding();
   void update_from_host(const std::vector<int32_t>& layers, graph::TaskId behind);
@@ -88,7 +96,7 @@ class States {
     graph::ShortList<graph::TaskId> tasks;
     graph::ShortList<graph::SlotId> buffers;
   };
-  void scatter(int32_t layer, const Posted& behind);
+  void scatter(int32_t layer, const Posted& behind, bool is_last);
   // Keeps this rank's share of the first so many, and gives their buffers back.
   void keep(size_t num_first);
   void keep(const Travelling& of);
@@ -113,6 +121,7 @@ class States {
   bool gathers_always_, reduces_always_;  // with every micro-batch
   bool holds_weights_;                    // for a while alone, as slots
   std::map<WeightsKey, Held> held_;
+  std::set<int32_t> has_copies_;  // layers whose copies were brought in this step, where held
   // The last compute before the layer last come to: what is gathered waits for it.
   graph::TaskId gather_guard_ = graph::TaskId::none();
   Share beside_;                                      // what travels beside compute

@@ -406,8 +406,9 @@ struct SlotMeaning {
 //
 // Copies of experts (Strategy::redundant_experts): the copies' weights come before a layer's first
 // forward (kCopiedWeights, F), behind the gather of its updated weights; their gradients go home
-// behind its last backward, before the sum over replicas (kCopiedGradients, U). Both read and write
-// buffers that live as long as the weights, and no slots.
+// behind its last backward, before the sum over replicas (kCopiedGradients, U). The copies' buffers
+// live as long as the run; of the homes' both read what ZeRO divides (from 2 on gradients, in 3
+// weights) as a slot, and no other.
 //
 // Chunks (strategy::has_chunks): a rank's tokens are cut into N nearly equal ranges, and
 // everything between gate and merge is there once for each of them, with rows and a routing of its

@@ -50,9 +50,8 @@ class Check {
   }
   Traffic in_group(strategy::Axis axis, int64_t stage, int64_t member) const {
     const strategy::Members m = layout_.members(axis, member);
-    return in_group(
-        {.first = layout_.rank(stage, m.first).value, .stride = m.stride, .size = m.size},
-        (member - m.first) / m.stride);
+    return in_group(cost::group_of(layout_, axis, layout_.rank(stage, member)),
+                    (member - m.first) / m.stride);
   }
 
   // What a rank has otherwise than member 0 of its stage.

@@ -116,8 +116,9 @@ class RankLayout {
   // From a rank to the next of its group; not of kEnds, kWorld, kRank. With kPipelineInside, where
   // groups of kData and kExpertData have no equal distance, that of blocks.
   int64_t distance(Axis axis) const;
-  // Members that sit on neighbouring devices.
+  // Members that sit on neighbouring devices: a block. And from a block of a stage to its next.
   int64_t num_together() const { return block_; }
+  int64_t distance_of_blocks() const { return block_ * mesh_.pp; }
 
  private:
   Mesh mesh_;

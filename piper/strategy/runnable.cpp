@@ -46,17 +46,9 @@ std::vector<std::string> not_runnable(const Strategy& s) {
         "their copies are priced, not executed, where ranks route the same ones; allowed: any "
         "other, 'sequence_parallel', or 'moe_schedule' {}",
         name(s.all_to_all), s.mesh.tp, name(MoeSchedule::kParmS1)));
-  const auto word = [&](const char* key, const char* value) {
-    lines.push_back(fmt::format("'{}' is {}: it is priced, not executed", key, value));
-  };
-  if (!runs(s.precision)) word("precision", name(s.precision));
-  if (s.redundant_experts > 0 && s.zero > 1)
+  if (!runs(s.precision))
     lines.push_back(
-        fmt::format("'redundant_experts' is {} beside 'zero' {}: copies of experts are priced, not "
-                    "executed, where gradients are sharded; allowed: 'zero' 0 and 1",
-                    s.redundant_experts, s.zero));
-  // Exact prices are of groups whose ranks are equally far apart.
-  if (s.placement != Placement::kDataInside) word("placement", name(s.placement));
+        fmt::format("'precision' is {}: it is priced, not executed", name(s.precision)));
   return lines;
 }
 
@@ -90,10 +82,8 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   const int64_t tp = shares ? s.mesh.tp : 1, cp = s.mesh.cp;
   const int64_t world = s.mesh.world() / (tp * cp);  // but for those
   r.predicted = nullptr;
-  if (s.redundant_experts > 0) r.zero = std::min<int64_t>(r.zero, 1);
   r.sequence_parallel = shares && s.sequence_parallel;
   if (!shares && needs_held_tokens(s.moe_schedule)) r.moe_schedule = MoeSchedule::kPlain;
-  r.placement = Placement::kDataInside;
   if (!runs(r.precision)) r.precision = Precision::kBf16;
   // dp may be at most what the batch feeds; what is left over deepens the pipeline.
   int64_t pp = s.mesh.pp;

@@ -15,8 +15,8 @@ bool runs(Precision precision);
 // ("'mesh.tp' is 3: layer 0: 8 heads ..."); empty when they can.
 std::vector<std::string> undealt(const Strategy& strategy, const model::Model& model);
 
-// Why the runtime cannot train with it, one line a reason ("'placement' is tp-cp-ep-pp-dp: it is
-// priced, not executed"); empty when it can. Never throws. With a model: undealt(), too.
+// Why the runtime cannot train with it, one line a reason ("'precision' is fp8: it is priced, not
+// executed"); empty when it can. Never throws. With a model: undealt(), too.
 std::vector<std::string> not_runnable(const Strategy& strategy);
 std::vector<std::string> not_runnable(const Strategy& strategy, const model::Model& model);
 

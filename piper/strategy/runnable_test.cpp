@@ -164,7 +164,7 @@ TEST_CASE("the nearest runnable strategy keeps the chunks of a schedule that run
   CHECK(not_runnable(near).empty());
 }
 
-TEST_CASE("sharded gradients and weights run, beside modules too; copies keep whole gradients") {
+TEST_CASE("sharded gradients and weights run, beside modules and copies of experts too") {
   const model::Model model = model::load_model("mixtral-8x7b");
   Strategy strategy = wide(model);
   strategy.precision = Precision::kBf16;
@@ -176,11 +176,10 @@ TEST_CASE("sharded gradients and weights run, beside modules too; copies keep wh
   CHECK(nearest_runnable(strategy, model).zero == 3);
   strategy.zero = 2;
   strategy.redundant_experts = strategy.mesh.ep;
-  CHECK(not_runnable(strategy).front().ends_with("allowed: 'zero' 0 and 1"));
-  CHECK(nearest_runnable(strategy, model).zero == 1);
-  CHECK(nearest_runnable(strategy, model).redundant_experts %
-            nearest_runnable(strategy, model).mesh.ep ==
-        0);
+  CHECK(not_runnable(strategy).empty());
+  strategy.zero = 3;
+  strategy.placement = Placement::kPipelineInside;
+  CHECK(not_runnable(strategy).empty());
   strategy.redundant_experts = 0;
   const model::Model with_modules = model::with_mtp(model, 1);
   strategy.zero = 2;

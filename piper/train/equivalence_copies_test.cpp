@@ -101,6 +101,35 @@ TEST_CASE("copies under every pipeline schedule, with divided states") {
          {.mesh = {.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, .schedule = kDualPipeV, .redundant = 2}});
 }
 
+TEST_CASE("copies beside divided gradients and weights of their homes") {
+  using enum PipelineSchedule;
+  for (const int64_t zero : {2, 3})
+    for (const model::Model& model : {small_model(), deepseek_like()})
+      check_runs(
+          model,
+          {{.mesh = {.ep = 2, .dp = 2}, .zero = zero, .redundant = 2},  // homes are held once
+           {.mesh = {.ep = 2, .dp = 4},
+            .recompute = Recompute::kFull,
+            .zero = zero,
+            .redundant = 4},
+           {.mesh = {.ep = 2, .dp = 2, .tp = 2}, .chunks = 2, .zero = zero, .redundant = 2},
+           {.mesh = {.ep = 2, .dp = 4, .etp = 2}, .zero = zero, .redundant = 2},
+           {.mesh = {.pp = 2, .ep = 2, .dp = 4}, .schedule = kZbH1, .zero = zero, .redundant = 2},
+           {.mesh = {.pp = 2, .ep = 2, .dp = 4, .vpp = 2},
+            .schedule = kInterleaved,
+            .zero = zero,
+            .redundant = 2},
+           {.mesh = {.pp = 2, .ep = 2, .dp = 4, .vpp = 2},
+            .schedule = kZbV,
+            .recompute = Recompute::kExperts,
+            .zero = zero,
+            .redundant = 2},
+           {.mesh = {.pp = 2, .ep = 2, .dp = 4, .vpp = 2},
+            .schedule = kDualPipeV,
+            .zero = zero,
+            .redundant = 4}});
+}
+
 TEST_CASE("copies beside ranks that share matrices, sequences and experts, and other exchanges") {
   using strategy::AllToAll;
   using strategy::MoeSchedule;
@@ -132,7 +161,8 @@ TEST_CASE("copies beside ranks that share matrices, sequences and experts, and o
 TEST_CASE("copies of experts that have all rows or none, and under a capacity") {
   check_runs(small_model(),
              {{.mesh = {.ep = 2, .dp = 2}, .redundant = 2},
-              {.mesh = {.ep = 4, .dp = 4}, .recompute = Recompute::kFull, .redundant = 8}},
+              {.mesh = {.ep = 4, .dp = 4}, .recompute = Recompute::kFull, .redundant = 8},
+              {.mesh = {.ep = 2, .dp = 4}, .zero = 2, .redundant = 4}},
              tie);
   for (const strategy::Drop drop : {strategy::Drop::kPosition, strategy::Drop::kProbability})
     check_runs(
@@ -145,6 +175,8 @@ TEST_CASE("copies of other experts in every step, and homes that move, change no
   const Trained one = trained(small_model(), {.mesh = {}});
   for (const MeshRun& run : {MeshRun{.mesh = {.ep = 2, .dp = 2}, .redundant = 2},
                              MeshRun{.mesh = {.ep = 4, .dp = 8}, .zero = 1, .redundant = 4},
+                             MeshRun{.mesh = {.ep = 2, .dp = 4}, .zero = 2, .redundant = 4},
+                             MeshRun{.mesh = {.ep = 2, .dp = 4}, .zero = 3, .redundant = 2},
                              MeshRun{.mesh = {.pp = 2, .ep = 4, .dp = 4},
                              .schedule = PipelineSchedule::kZbH1,
                              .recompute = Recompute::kFull,

@@ -29,6 +29,7 @@ struct MeshRun {
   strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
   int64_t redundant = 0;  // experts
   strategy::ContextExchange context_exchange = strategy::ContextExchange::kRing;
+  strategy::Placement placement = strategy::Placement::kDataInside;
 };
 
 inline strategy::Strategy strategy_of(const model::Model& model, const MeshRun& run) {
@@ -46,6 +47,7 @@ inline strategy::Strategy strategy_of(const model::Model& model, const MeshRun& 
   if (run.chunks > 0) s.moe_chunks = run.chunks;
   s.redundant_experts = run.redundant;
   s.context_exchange = run.context_exchange;
+  s.placement = run.placement;
   return s;
 }
 
@@ -54,12 +56,12 @@ inline std::string text(const MeshRun& run) {
   return fmt::format(
       "pp {} vpp {} tp {}{} cp {} ep {} etp {} dp {} {} recompute {} micro-batch {} {} capacity {} "
       "zero "
-      "{} {} chunks {} redundant {} {}",
+      "{} {} chunks {} redundant {} {} {}",
       m.pp, m.vpp, m.tp, run.sequence_parallel ? "+sp" : "", m.cp, m.ep, m.etp, m.dp,
       strategy::name(run.schedule), strategy::name(run.recompute), run.micro_batch,
       strategy::name(run.all_to_all), run.capacity.factor, run.zero,
       strategy::name(run.moe_schedule), run.chunks, run.redundant,
-      strategy::name(run.context_exchange));
+      strategy::name(run.context_exchange), strategy::name(run.placement));
 }
 
 // Ranks of a node are two.
@@ -134,6 +136,7 @@ inline MeshRun random_run(std::mt19937& random, const model::Model& model,
     if ((run.mesh.tp > 1 ? !run.sequence_parallel : run.mesh.etp > 1) && random() % 2 == 0)
       run.moe_schedule = pick(strategy::kMoeSchedules);
     if (random() % 3 == 0) run.chunks = pick(kShares);
+    if (run.mesh.pp > 1 && run.mesh.dp > 1) run.placement = pick(strategy::kPlacements);
     if (run.mesh.ep > 1 && random() % 3 == 0) run.redundant = run.mesh.ep;
     const strategy::Strategy s = strategy_of(model, run);
     if (strategy::contradictions(s, model).empty() && strategy::not_runnable(s, model).empty())

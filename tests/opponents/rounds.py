@@ -144,16 +144,16 @@ def summary(values):
 
 
 def agree(sides, rows, folder):
-    """Piper's first side plays a step and saves it; every opponent must find the same. Returns those that start."""
-    pipers = [side for side in sides if isinstance(side, Piper)]
-    for piper in pipers:
-        piper.ask("save", rows, folder)  # overwritten by the next: the last one's are compared
+    """Every side of Piper plays a step and saves it; an opponent must find the same as the last before it. Returns the opponents that start."""
     found = {}
-    for side in list(sides):
-        if side in pipers:
+    for number, side in enumerate(list(sides)):
+        if isinstance(side, Piper):
+            of_piper = pathlib.Path(folder) / str(number)  # files of their own: who has read one has it mapped
+            of_piper.mkdir()
+            side.ask("save", rows, of_piper)
             continue
         try:
-            found[side.name] = json.loads(side.ask("check", rows, folder))
+            found[side.name] = json.loads(side.ask("check", rows, of_piper))
         except RuntimeError as error:
             say(f"  {side.name} is left out: {error}")
             sides.remove(side)

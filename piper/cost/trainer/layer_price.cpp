@@ -323,7 +323,7 @@ class LayerPricer {
     const double elements =
         r.sent * hidden_ * s_.imbalance * (r.is_fused ? static_cast<double>(s_.etp) : 1);
     const bool plain = is_plain(s_.exchange.algorithm);
-    const auto [first, stride, size] = r.exchange;
+    const int64_t stride = r.exchange.stride, size = r.exchange.size;
     const double copies = crosses_once(trainer_, s_.exchange.algorithm)
                               ? static_cast<double>(layer_.feed_forward.top_k)
                               : 1;
