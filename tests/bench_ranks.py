@@ -135,7 +135,7 @@ def refuses():
                             (["bench", "moe", "--experts", 4, "--ranks", 3], ["--ranks is 3", "divisor"]),
                             (["bench", "passes", "--tokens", 0, "--precision", "fp8"], ["--tokens is 0", "--precision is 'fp8'"]),
                             (["bench", "passes", "--device", "cuda:7"], ["cuda"]),
-                            (["launch", "-n", 2, "bench", "sim"], ["bench sim", "allowed: train, bench alltoall, bench dedup, bench pipeline, bench moe"])):
+                            (["launch", "-n", 2, "bench", "sim"], ["bench sim", "allowed: train, eval, bench alltoall, bench dedup, bench pipeline, bench moe"])):
         done = run(PIPER, *words)
         assert done.returncode == 2 and not done.stdout and all(part in done.stderr for part in expected), (words, done)
 

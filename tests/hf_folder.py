@@ -39,6 +39,9 @@ CONFIGS = {
                                     routed_scaling_factor=2.5),
 }
 SEQUENCE = 32
+# The forwards of these strategies have the same loss; how their ranks are started.
+MESHES = [([], ["--ep", 4, "--zero", 3]), ([], ["--pp", 2, "--ep", 2, "--vpp", 2, "--schedule", "zb-v", "--micro-batch", 3]),
+          (["launch", "-n", 2], ["--cp", 2, "--etp", 2, "--num-micro-batches", 2])]
 
 
 def piper(*arguments):
@@ -76,6 +79,9 @@ def check(name, config, folder):
         expected, count = loss_of(model, text.read_bytes())
         assert evaluated["tokens"] == count, (evaluated, count)
         assert abs(evaluated["loss"] - expected) < 1e-5, (name, evaluated["loss"], expected)
+        for launcher, mesh in MESHES:
+            on_mesh = json.loads(piper(*launcher, "eval", "--weights", weights, "--data", text, "--sequence", SEQUENCE, "--json", *mesh))
+            assert on_mesh["tokens"] == count and abs(on_mesh["loss"] - expected) < 1e-5, (name, mesh, on_mesh, expected)
         return expected
 
     before = compare(original, folder / "in")

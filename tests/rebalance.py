@@ -177,6 +177,11 @@ LARGE = {**MODEL, "hidden_size": 256, "moe_intermediate_size": 512, "intermediat
 SHAPE = {"sequence": 128, "batch": 8}
 
 
+def lines_of(folder):
+    """Of metrics.jsonl, with what was measured."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
 def processor_seconds(pid):
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -206,7 +211,7 @@ def measured(root, policy, every, steps, behind, *more):
         time.sleep(0.02)
     assert process.returncode == 0
     seconds = sorted((last[c][1] - first[c][1]) / max(1, last[c][0] - first[c][0]) for c in first)
-    return [json.loads(line) for line in lines.read_text().splitlines()], seconds
+    return lines_of(folder), seconds
 
 
 def figures(root):
@@ -234,7 +239,7 @@ def overhead(root, launcher, every):
         shutil.rmtree(root / "run", ignore_errors=True)
         run(launched(launcher, train_command(root, root / "run", "--weights", str(root / "weights"), "--rebalance", f"random:{part}", "--rebalance-every",
                                              str(every), steps=4 * every + 1, **SHAPE)))
-        lines = metrics(root / "run")
+        lines = lines_of(root / "run")
         moved = [line for line in lines if line["migrated_experts"] > 0]
         of_one = statistics.median(line["rebalance_seconds"] for line in moved)
         step = statistics.median(line["step_seconds"] for line in lines)
@@ -243,6 +248,7 @@ def overhead(root, launcher, every):
 
 
 LOADS = (("two hot experts on one rank", (2, 2)), ("one hot expert", (2,)), ("hot rank", None))
+ROUNDS = 3
 POLICIES = ((0, "threshold:1.05"), (0, "price"), (2, "replicate"), (4, "replicate"), (4, "shadow"))
 
 
@@ -262,26 +268,24 @@ def gains(root, cluster):
             def step(slots, policy):
                 shutil.rmtree(at / "run", ignore_errors=True)
                 command = train_command(at, at / "run", "--weights", str(at / "weights"), "--redundant-experts", str(slots), "--rebalance", policy,
-                                        "--rebalance-every", "4", "--json", steps=32, **SHAPE)
+                                        "--rebalance-every", "4", "--json", steps=24, **SHAPE)
                 command[command.index("--cluster") + 1] = cluster
                 said = run(command)
                 compared = json.loads(said[said.index("{"):said.rindex("}") + 1])["comparison"]
-                # Behind the decisions of steps 4 and 8; the noise of a median of this many steps.
-                of_steps = sorted(line["step_seconds"] for line in metrics(at / "run")[9:])
-                spread = of_steps[3 * len(of_steps) // 4] - of_steps[len(of_steps) // 4]
-                return compared["predicted_step_seconds"], statistics.median(of_steps), spread / len(of_steps) ** 0.5
+                # Behind the decisions of steps 4 and 8.
+                return compared["predicted_step_seconds"], statistics.median(line["step_seconds"] for line in lines_of(at / "run")[9:])
 
-            stays = step(0, "off")
-            print(f"{size}, {name}: {1e3 * stays[0]:.1f} ms predicted, {1e3 * stays[1]:.1f} ms measured where experts stay", flush=True)
-            for slots, policy in POLICIES:
-                now = step(slots, policy)
-                predicted, measured = now[0] / stays[0], now[1] / stays[1]
-                noise = (now[2] ** 2 + stays[2] ** 2) ** 0.5 / stays[1]
-                sign = abs(1 - measured) < 10 * noise or (predicted < 1) == (measured < 1)
-                off = measured / predicted - 1
+            rounds = [[step(*one) for one in ((0, "off"), *POLICIES)] for _ in range(ROUNDS)]
+            predicted, measured = ([statistics.median(turn[i][side] for turn in rounds) for i in range(1 + len(POLICIES))] for side in (0, 1))
+            noise = statistics.median(max(times) - min(times) for times in ([turn[i][1] for turn in rounds] for i in range(1 + len(POLICIES)))) / measured[0]
+            print(f"{size}, {name}: {1e3 * predicted[0]:.1f} ms predicted, {1e3 * measured[0]:.1f} ms measured where experts stay; noise {100 * noise:.1f} %", flush=True)
+            for (slots, policy), foretold, found in zip(POLICIES, predicted[1:], measured[1:], strict=True):
+                foretold, found = foretold / predicted[0], found / measured[0]
+                sign = abs(1 - found) < 10 * noise or (foretold < 1) == (found < 1)
+                off = found / foretold - 1
                 cases, furthest = cases + 1, max(furthest, abs(off))
                 wrong += abs(off) > 0.1 or not sign
-                print(f"  {policy}{f', {slots} slots' if slots else ''}: {predicted:.3f} predicted, {measured:.3f} measured (+- {noise:.3f}), {100 * off:+.1f} %"
+                print(f"  {policy}{f', {slots} slots' if slots else ''}: {foretold:.3f} predicted, {found:.3f} measured, {100 * off:+.1f} %"
                       f"{'' if sign else '; THE OTHER SIGN'}", flush=True)
     print(f"{cases} cases, the furthest {100 * furthest:.1f} % from its prediction; {wrong} beyond 10 % or of the other sign")
     return 1 if wrong else 0

@@ -1,20 +1,23 @@
-// piper eval: the loss of a Hugging Face folder of weights on a corpus.
-#include <ATen/Parallel.h>
+// piper eval: the loss of a Hugging Face folder of weights on a corpus, on one rank or a mesh.
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/cli/command.h>
 #include <piper/cli/load_corpus.h>
+#include <piper/cli/meet_processes.h>
 #include <piper/cli/read_model.h>
+#include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
+#include <piper/comm/launch.h>
 #include <piper/model/import.h>
-#include <piper/model/trainable.h>
 #include <piper/report/progress.h>
 #include <piper/runtime/bench_device.h>
 #include <piper/runtime/player.h>
+#include <piper/strategy/runnable.h>
 #include <piper/train/data.h>
 #include <piper/train/evaluate.h>
 #include <piper/train/hf_weights.h>
+#include <piper/train/together.h>
 
 #include <algorithm>
 #include <cmath>
@@ -27,7 +30,8 @@ namespace {
 struct Flags {
   std::string weights, split = "all", device = "cpu";
   std::vector<std::string> data, ignore;
-  int64_t sequence = 0, windows = 0;
+  StrategyFlags strategy;
+  int64_t windows = 0;
   double validation = 0.05;
   bool fp64 = false, json = false;
 };
@@ -38,30 +42,61 @@ train::Corpus part_of(const train::Corpus& corpus, const Flags& flags) {
   return flags.split == "train" ? split.train : split.validation;
 }
 
+strategy::Strategy strategy_of(const Flags& flags, const model::Model& model) {
+  if (flags.strategy.strategy.empty() && !flags.strategy.sequence)
+    throw InvalidInput("eval needs to know how long a window is; give --sequence, or --strategy");
+  StrategyFlags given = flags.strategy;
+  if (flags.fp64) {
+    if (!given.precision.empty() && given.precision != "fp64")
+      throw InvalidInput(
+          fmt::format("--fp64 contradicts --precision {}; give one of them", given.precision));
+    given.precision = "fp64";
+  }
+  strategy::Strategy s = strategy_from_flags(given, model);
+  if (const auto problems = strategy::untrainable(model, s); !problems.empty())
+    throw InvalidInput(problems);
+  return s;
+}
+
+// Of one rank without axes: several windows at once, as many as make a large product.
+train::Evaluation evaluate_alone(const model::Model& model, const strategy::Strategy& given,
+                                 const train::WeightFolder& folder, const train::Corpus& corpus,
+                                 const Flags& flags, at::Device device, report::Progress& bar) {
+  const auto stage =
+      nn::make_stage(model, train::one_rank(model, given.sequence, 1, given.precision), Rank(0),
+                     {.dtype = runtime::scalar_type(given.precision), .device = device});
+  train::load_weights(folder, stage->named_pieces(), model.tied_embeddings);
+  return train::evaluate(*stage, model, corpus, given.sequence, flags.windows,
+                         [&](int64_t done, int64_t) { bar.set(done); });
+}
+
 int run(const Flags& flags) {
   const runtime::BenchDevice device = runtime::parse_bench_device(flags.device);
   const model::Model model = read_model(flags.weights, flags.ignore);
-  if (const auto problems = model::untrainable(model); !problems.empty())
-    throw InvalidInput(problems);
+  const strategy::Strategy strategy = strategy_of(flags, model);
   const train::WeightFolder folder(flags.weights);
   train::check_weights(folder, model);
   const train::Corpus corpus = part_of(load_corpus(flags.data, model.vocabulary), flags);
-  train::check_window(corpus, flags.sequence);
-  const strategy::Precision precision =
-      flags.fp64 ? strategy::Precision::kFp64 : strategy::Precision::kFp32;
-  const strategy::Strategy strategy = train::one_rank(model, flags.sequence, 1, precision);
-  const auto stage =
-      nn::make_stage(model, strategy, Rank(0),
-                     {.dtype = runtime::scalar_type(precision), .device = device.device});
-  train::load_weights(folder, stage->named_pieces(), model.tied_embeddings);
+  train::check_window(corpus, strategy.sequence);
 
-  const int64_t all = train::num_windows(corpus, flags.sequence);
+  const int64_t all = train::num_windows(corpus, strategy.sequence);
   report::Progress bar({.label = "eval",
                         .total = flags.windows > 0 ? std::min(flags.windows, all) : all,
                         .unit = "windows"});
-  const train::Evaluation result =
-      train::evaluate(*stage, model, corpus, flags.sequence, flags.windows,
-                      [&](int64_t done, int64_t) { bar.set(done); });
+  train::Evaluation result;
+  if (strategy.mesh.world() == 1 && !strategy.capacity.is_limited() && !comm::launch_from()) {
+    result = evaluate_alone(model, strategy, folder, corpus, flags, device.device, bar);
+  } else {
+    const std::unique_ptr<comm::World> world = meet_processes(strategy.mesh.world());
+    train::require_agreement(*world, "strategy", strategy::to_json(strategy).dump());
+    std::vector<at::Device> devices;
+    if (!device.device.is_cpu()) devices.push_back(device.device);
+    result = train::evaluate_on_mesh(*world, model, strategy, folder, corpus, flags.windows,
+                                     devices, [&](int64_t done, int64_t) {
+                                       if (world->process() == 0) bar.set(done);
+                                     });
+    if (world->process() > 0) return 0;
+  }
   bar.finish();
   if (!std::isfinite(result.loss))
     throw InvalidInput(
@@ -71,7 +106,7 @@ int run(const Flags& flags) {
     std::cout << Json{{"loss", result.loss},
                       {"tokens", result.tokens},
                       {"perplexity", std::exp(result.loss)},
-                      {"sequence", flags.sequence}}
+                      {"sequence", strategy.sequence}}
                      .dump(2)
               << "\n";
   } else {
@@ -108,12 +143,10 @@ Run add_eval(Subcommand command) {
   command.add_option("--windows", flags->windows, "only the first windows; 0 = all")
       .check(integer_in(0, int64_t{1} << 40))
       .show_default();
-  command.add_option("--sequence", flags->sequence, "tokens of a window")
-      .required()
-      .check(integer_in(1, int64_t{1} << 24));
+  add_strategy_flags(command, flags->strategy, ModelFlag::kNone);
   command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
       .show_default();
-  command.add_flag("--fp64", flags->fp64, "compute in double precision");
+  command.add_flag("--fp64", flags->fp64, "compute in double precision: --precision fp64");
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

@@ -177,9 +177,9 @@ int run(const Flags& flags, std::vector<std::string> command) {
   const bool bench = command.size() > 1 && command[0] == "bench" &&
                      (command[1] == "pipeline" || command[1] == "moe" || command[1] == "alltoall" ||
                       command[1] == "dedup");
-  if (command.front() != "train" && !bench)
+  if (command.front() != "train" && command.front() != "eval" && !bench)
     throw InvalidInput(
-        fmt::format("launch: '{}' does not run on several processes; allowed: train, bench "
+        fmt::format("launch: '{}' does not run on several processes; allowed: train, eval, bench "
                     "alltoall, bench dedup, bench "
                     "pipeline, bench moe",
                     command.front() == "bench" && command.size() > 1 ? "bench " + command[1]

@@ -225,11 +225,13 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
 
 void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   const Check count = integer_in(1, kMost);
-  command.add_option("--model", f.model, "built-in name, config.json, or a folder holding one")
-      .required(model == ModelFlag::kRequired);
-  add_ignore_flag(command, f.ignore);
-  command.add_option("--cluster", f.cluster,
-                     "built-in name or file (what `piper profile --out` wrote)");
+  if (model != ModelFlag::kNone) {
+    command.add_option("--model", f.model, "built-in name, config.json, or a folder holding one")
+        .required(model == ModelFlag::kRequired);
+    add_ignore_flag(command, f.ignore);
+    command.add_option("--cluster", f.cluster,
+                       "built-in name or file (what `piper profile --out` wrote)");
+  }
   command.add_option("--strategy", f.strategy,
                      "file that `piper plan --out` wrote; or give its axes:");
   command.add_option("--pp", f.pp, "pipeline stages (1)").check(count);

@@ -40,8 +40,9 @@ struct StrategyFlags {
   strategy::Precision default_precision = strategy::Precision::kFp32;
 };
 
-// Declares --model, --ignore, --cluster, --strategy and the axes. `flags` outlives `command`.
-enum class ModelFlag : uint8_t { kRequired, kOptional };
+// Declares --model, --ignore, --cluster, --strategy and the axes; kNone: the first three not.
+// `flags` outlives `command`.
+enum class ModelFlag : uint8_t { kRequired, kOptional, kNone };
 void add_strategy_flags(Subcommand command, StrategyFlags& flags,
                         ModelFlag model = ModelFlag::kRequired);
 

@@ -9,13 +9,13 @@
 #include <piper/cli/console.h>
 #include <piper/cli/load_corpus.h>
 #include <piper/cli/load_flags.h>
+#include <piper/cli/meet_processes.h>
 #include <piper/cli/read_model.h>
 #include <piper/cli/stop_signals.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cli/train_text.h>
-#include <piper/comm/local.h>
-#include <piper/comm/process_world.h>
+#include <piper/comm/world.h>
 #include <piper/cost/expert_price.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
@@ -142,17 +142,6 @@ train::RunRequest model_and_strategy(const Flags& flags) {
   return request;
 }
 
-// The processes that mpirun, srun, torchrun or `piper launch` started, or this one alone.
-std::unique_ptr<comm::World> meet(const Flags& flags, const strategy::Strategy& strategy) {
-  const auto launch = comm::launch_from();
-  if (!launch) return std::make_unique<comm::LocalWorld>(strategy.mesh.world());
-  comm::ProcessOptions options{comm::control_options_from()};
-  if (flags.heartbeat_seconds > 0)
-    options.control.heartbeat_timeout_seconds = flags.heartbeat_seconds;
-  if (flags.listen_everywhere) options.control.listen_everywhere = true;
-  return comm::make_process_world(*launch, strategy.mesh.world(), options);
-}
-
 // Measured on process 0's host alone, its peers idle, so that all plan with the same figures.
 cluster::Cluster cluster_for(const Flags& flags, const train::RunRequest& request) {
   const std::string text = train::first_alone(*request.world, "profile", [&] {
@@ -255,7 +244,9 @@ int run(const Flags& flags) {
   if (!devices.front().is_cpu()) request.devices = devices;
   if (flags.deterministic) runtime::compute_deterministically();
   set_policies(flags, request);
-  const std::unique_ptr<comm::World> world = meet(flags, request.strategy);
+  const std::unique_ptr<comm::World> world = meet_processes(
+      request.strategy.mesh.world(),
+      {.heartbeat_seconds = flags.heartbeat_seconds, .listen_everywhere = flags.listen_everywhere});
   request.world = world.get();
   complete(flags, request);
   std::optional<report::Progress> bar;

@@ -230,6 +230,8 @@ void Player::run_forward(const Task& task, const Segment& segment) {
     case SegmentKind::kMtpJoin:
       out(0) = stage_.mtp_join_forward(layer, in(0), batch_of(task).tokens_BS);
       return;
+    case SegmentKind::kWait:  // of an evaluation: what was kept is given back
+      return;
     default:
       PIPER_CHECK(false, "not a forward segment: " + schedule::task_name(step_, task));
   }

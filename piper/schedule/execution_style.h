@@ -7,6 +7,9 @@ namespace piper::schedule {
 
 // A value. Every combination can be written for every strategy.
 struct ExecutionStyle {
+  // Forwards alone, and the sum of their losses (write_evaluation()): every action's end gives back
+  // what a backward would have read, and nothing is updated.
+  bool evaluates = false;
   // --- compute beside communication ---
   // A segment computes in parts: one while its own collective arrives, one while what it made
   // leaves. How long the parts are is a matter of price.

@@ -4,6 +4,10 @@ namespace piper::schedule {
 
 using graph::SlotId;
 
+void write_loss(RankWriter& writer, SlotId x) {
+  writer.compute({SegmentKind::kHead, -1}, {.reads = {x}, .frees = {x}});
+}
+
 HeadSlots write_head_forward(RankWriter& writer, int32_t layer, SlotId x) {
   const Segment head{SegmentKind::kHead, layer};
   const SlotId tape = writer.slot(SlotKind::kTape, head);

@@ -19,6 +19,8 @@ struct HeadSlots {
   graph::SlotId tape = graph::SlotId::none();
 };
 
+// The loss alone, of the model's own head: x is freed.
+void write_loss(RankWriter& writer, graph::SlotId x);
 // Layer -1: the model's own head.
 HeadSlots write_head_forward(RankWriter& writer, int32_t layer, graph::SlotId x);
 // Whether a head takes its own share of tokens that the ranks of tp hold alike: the gradient is

@@ -44,6 +44,7 @@ class RankLowering {
                  .schedule = step.strategy.schedule},
         actions_(actions(placing_.schedule, placing_.pp, pp_rank_, step.strategy.num_micro_batches,
                          placing_.vpp)) {
+    if (step.style.evaluates) leave_forwards();
     for (int64_t i = 0; i < placing_.vpp; ++i) chunks_.push_back(make_chunk(i));
     for (const Action& action : actions_) {
       Chunk& of = chunk(action);
@@ -107,6 +108,11 @@ class RankLowering {
     Posted posted = {};
     bool done() const { return next == steps->size(); }
   };
+
+  void leave_forwards() {
+    std::erase_if(actions_, [](const Action& a) { return a.kind != Action::Kind::kForward; });
+    for (Action& action : actions_) action.pairs_with_next = false;
+  }
 
   Chunk make_chunk(int64_t number) {
     const RankChunk held = chunks_of(step_.strategy, pp_rank_)[static_cast<size_t>(number)];
@@ -320,7 +326,10 @@ class RankLowering {
         mb.activation = slots[step.passes->output];
         return;
       case ChunkStep::Kind::kHead:
-        mb.heads.push_back(write_head_forward(writer_, step.layer, mb.activation));
+        if (step_.style.evaluates)
+          write_loss(writer_, mb.activation);
+        else
+          mb.heads.push_back(write_head_forward(writer_, step.layer, mb.activation));
         return;
       case ChunkStep::Kind::kJoin:
         mb.activation = write_join_forward(writer_, step.layer, mb.heads[module_of(step.layer)].x);
@@ -381,6 +390,7 @@ class RankLowering {
     begin(c);
     if (step_.style.in_order) end_in_order(c, mb);
     if (copies_ && is_forward && copies_->is_copied[index(c.action)]) copy_out(c.action);
+    if (step_.style.evaluates) give_back(c.action);
   }
 
   // The action's compute ends when its collectives have, and its message leaves then.
@@ -464,13 +474,23 @@ class RankLowering {
     }
   }
 
-  void copy_out(const Action& action) {
-    Chunk& of = chunk(action);
+  Slots freed(const Action& action) {
     Slots slots;
-    for_each_kept(of, micro_batch(action), [&](SlotId slot, const SlotMeaning&) {
+    for_each_kept(chunk(action), micro_batch(action), [&](SlotId slot, const SlotMeaning&) {
       slots.reads.push_back(slot);
       slots.frees.push_back(slot);
     });
+    return slots;
+  }
+
+  void give_back(const Action& action) {
+    const Slots slots = freed(action);
+    if (!slots.frees.empty()) writer_.compute({SegmentKind::kWait, -1}, slots);
+  }
+
+  void copy_out(const Action& action) {
+    const Chunk& of = chunk(action);
+    const Slots slots = freed(action);
     micro_batch(action).copied_out =
         writer_.host_copy(of.layers.first, slots, {writer_.last_compute()});
   }

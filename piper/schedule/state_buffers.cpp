@@ -103,6 +103,7 @@ int32_t layer_before_module(const StepWriter& step, int32_t module) {
 graph::ShortList<Segment> divided_gradients_of(const StepWriter& step, const Segment& segment,
                                                Phase phase) {
   graph::ShortList<Segment> added;
+  if (step.style.evaluates) return added;
   const auto add = [&](int32_t layer) {
     if (!divides_gradients(step, layer)) return;
     for (const StateBuffer& buffer : state_buffers(step, layer))

@@ -227,7 +227,7 @@ void States::hold_weights(int32_t layer, const Place& place, Posted& posted) {
 }
 
 void States::drop_weights(int32_t layer, const Place& place) {
-  if (layer == kHead && place.phase == Phase::kForward) return;
+  if (layer == kHead && place.phase == Phase::kForward && !style_.evaluates) return;
   graph::ShortList<SlotId> dropped;
   graph::ShortList<WeightsKey> keys;
   for (const WeightsKey& key : weights_of(layer, place)) {
@@ -330,13 +330,14 @@ void States::write_update(const std::vector<int32_t>& layers) {
   writer_.begin(Phase::kUpdate, -1);
   post_rest(What::kReduce, TaskId::none());
   reduced_.push_back(last_state_);
-  write_tied_embedding();
+  if (!style_.evaluates) write_tied_embedding();
   const TaskId norm = writer_.compute({SegmentKind::kGradientNorm, -1}, {}, reduced_);
   TaskId summed = TaskId::none();
   if (writer_.step().layout.num_ranks() > 1)
     summed = writer_.collective(TaskKind::kAllReduce, Axis::kWorld, {SegmentKind::kStatistics, -1},
                                 {}, {norm});
   TaskId last = writer_.compute({SegmentKind::kOptimizer, -1}, {}, {summed});
+  if (style_.evaluates) return;
   if (strategy::offloads_optimizer(writer_.step().strategy.offload)) {
     if (style_.updates_on_device)
       update_from_host(layers, norm);

@@ -22,6 +22,18 @@ StepGraph write_step(const model::Model& model, const strategy::Strategy& strate
   return writer.take();
 }
 
+// Where everything is computed again, a forward keeps nothing but the inputs of layers.
+StepGraph write_evaluation(const model::Model& model, const strategy::Strategy& strategy) {
+  strategy::Strategy forwards = strategy;
+  forwards.recompute = strategy::Recompute::kFull;
+  forwards.recompute_per_stage.clear();
+  forwards.offload = strategy::Offload::kNone;
+  ExecutionStyle style;
+  style.evaluates = true;
+  style.has_mtp_modules = false;
+  return write_step(model, forwards, {}, style);
+}
+
 double num_tasks(const model::Model& model, const strategy::Strategy& strategy, int64_t num_ranks,
                  const ExecutionStyle& style) {
   double of_layers = 0;

@@ -445,6 +445,11 @@ struct StepGraph {
 StepGraph write_step(const model::Model& model, const strategy::Strategy& strategy,
                      const std::vector<Rank>& ranks = {}, const ExecutionStyle& style = {});
 
+// The forwards of that step alone, of the model without modules of multi-token prediction, and its
+// statistics: the losses of a batch, with weights as they are. For the executor, on all ranks; it
+// plays with the strategy as it is.
+StepGraph write_evaluation(const model::Model& model, const strategy::Strategy& strategy);
+
 // About how many tasks that is, without writing them.
 double num_tasks(const model::Model& model, const strategy::Strategy& strategy, int64_t num_ranks,
                  const ExecutionStyle& style = {});

@@ -1,5 +1,9 @@
+#include <ATen/Parallel.h>
+#include <piper/runtime/cores.h>
 #include <piper/train/data.h>
 #include <piper/train/evaluate.h>
+#include <piper/train/hf_weights.h>
+#include <piper/train/prediction.h>
 
 #include <algorithm>
 
@@ -53,6 +57,51 @@ Evaluation evaluate(nn::Stage& stage, const model::Model& model, const Corpus& c
   const nn::StageStatistics sums = stage.take_statistics();
   return {sums.loss_sum / static_cast<double>(std::max<int64_t>(1, sums.target_tokens)),
           sums.target_tokens};
+}
+
+LossSum evaluate_windows(RankTrainer& trainer, const Corpus& corpus,
+                         const strategy::Strategy& strategy, int64_t max_windows,
+                         int64_t first_number,
+                         const std::function<void(int64_t, int64_t)>& progress) {
+  const int64_t all = num_windows(corpus, strategy.sequence);
+  const int64_t windows = max_windows > 0 ? std::min(max_windows, all) : all;
+  const BatchSource batches = [&](int64_t batch, int64_t dp, int64_t micro_batch) {
+    Batch rows = validation_batch(corpus, strategy, windows, batch, dp, micro_batch);
+    return runtime::MicroBatch{std::move(rows.tokens_BS), std::move(rows.targets_T)};
+  };
+  const int64_t at_once = strategy.global_batch_sequences;
+  LossSum sums;
+  for (int64_t batch = 0; batch * at_once < windows; ++batch) {
+    const LossSum more = trainer.evaluate(first_number + batch, batches, batch);
+    sums.loss += more.loss;
+    sums.target_tokens += more.target_tokens;
+    if (progress) progress(std::min(windows, (batch + 1) * at_once), windows);
+  }
+  return sums;
+}
+
+Evaluation evaluate_on_mesh(comm::World& world, const model::Model& model,
+                            const strategy::Strategy& strategy, const WeightFolder& weights,
+                            const Corpus& corpus, int64_t max_windows,
+                            const std::vector<at::Device>& devices,
+                            const std::function<void(int64_t, int64_t)>& progress) {
+  const schedule::StepGraph forwards = checked_evaluation(model, strategy);
+  RunShared shared{model, strategy, forwards, {}, {}};
+  shared.evaluation = &forwards;
+  shared.evaluates_only = true;
+  shared.devices = devices;
+  runtime::Cores cores(std::ssize(runtime::allowed_cpus()));
+  LossSum sums;
+  comm::run_ranks(world, [&](comm::Transport& transport) {
+    at::set_num_threads(1);
+    RankTrainer trainer(shared, transport, cores);
+    load_weights(weights, trainer.stage().named_pieces(), model.tied_embeddings);
+    const bool is_first = transport.rank() == world.local_ranks().front();
+    const LossSum own =
+        evaluate_windows(trainer, corpus, strategy, max_windows, 1, is_first ? progress : nullptr);
+    if (is_first) sums = own;
+  });
+  return {sums.loss / std::max(1.0, sums.target_tokens), static_cast<int64_t>(sums.target_tokens)};
 }
 
 }  // namespace piper::train

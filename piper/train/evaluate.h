@@ -1,10 +1,13 @@
-// Loss of a model on a corpus, on one rank: non-overlapping windows, targets shifted by one, the
-// tail dropped.
+// Loss of a model on a corpus, on one rank or on a mesh: non-overlapping windows, targets shifted by
+// one, the tail dropped.
 #pragma once
 
+#include <piper/comm/world.h>
 #include <piper/model/model.h>
 #include <piper/nn/stage.h>
 #include <piper/train/corpus.h>
+#include <piper/train/rank_trainer.h>
+#include <piper/train/weight_folder.h>
 
 #include <cstdint>
 #include <functional>
@@ -21,6 +24,23 @@ struct Evaluation {
 Evaluation evaluate(nn::Stage& stage, const model::Model& model, const Corpus& corpus,
                     int64_t sequence, int64_t max_windows = 0,
                     const std::function<void(int64_t, int64_t)>& progress = {});
+
+// The same by a rank of a mesh, forwards alone, in global batches of the strategy's size; all ranks
+// call it and have the sums over the mesh. `first_number` and those after it, one a global batch:
+// RankTrainer::evaluate(). `progress` gets windows done and in all; may be empty.
+LossSum evaluate_windows(RankTrainer& trainer, const Corpus& corpus,
+                         const strategy::Strategy& strategy, int64_t max_windows,
+                         int64_t first_number,
+                         const std::function<void(int64_t, int64_t)>& progress = {});
+
+// The ranks of this process, which load their parts of the folder (checked: check_weights()); every
+// process calls it. Requires a strategy that runs (strategy::untrainable()). Throws InvalidInput,
+// IoError, CommError. `devices` as in RunShared; `progress` is called by rank 0.
+Evaluation evaluate_on_mesh(comm::World& world, const model::Model& model,
+                            const strategy::Strategy& strategy, const WeightFolder& weights,
+                            const Corpus& corpus, int64_t max_windows,
+                            const std::vector<at::Device>& devices,
+                            const std::function<void(int64_t, int64_t)>& progress = {});
 
 // One forward over the whole model without communication: tokens [B, S] to x [T, D] before the
 // head.

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -137,17 +138,27 @@ double mean_kept(const model::Model& model, const cost::ExpertLoad& load) {
   return chosen > 0 ? kept / chosen : 1;
 }
 
-}  // namespace
-
-schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy) {
+schedule::StepGraph checked(const model::Model& model, const strategy::Strategy& strategy,
+                            const std::function<schedule::StepGraph()>& write) {
   if (const auto problems = strategy::contradictions(strategy, model); !problems.empty())
     throw InvalidInput(problems);
-  schedule::StepGraph step = schedule::write_step(model, strategy);
+  schedule::StepGraph step = write();
   const std::vector<std::string> problems = graph::validate(step.graph);
   PIPER_CHECK(problems.empty(), problems.empty() ? "" : problems.front());
   const std::string deadlock = graph::find_deadlock(step.graph);
   PIPER_CHECK(deadlock.empty(), deadlock);
   return step;
+}
+
+}  // namespace
+
+schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy) {
+  return checked(model, strategy, [&] { return schedule::write_step(model, strategy); });
+}
+
+schedule::StepGraph checked_evaluation(const model::Model& model,
+                                       const strategy::Strategy& strategy) {
+  return checked(model, strategy, [&] { return schedule::write_evaluation(model, strategy); });
 }
 
 double model_flops_utilization(const model::Model& model, const strategy::Strategy& strategy,

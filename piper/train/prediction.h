@@ -29,6 +29,9 @@ struct Prediction {
 // Writes, validates and dry-runs the step. Throws InvalidInput with the contradictions of strategy
 // and model.
 schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy);
+// The same of its evaluation (schedule::write_evaluation()).
+schedule::StepGraph checked_evaluation(const model::Model& model,
+                                       const strategy::Strategy& strategy);
 
 // Prices and simulates it. `load` = real expert loads, when known; `slowdown`: what compute takes,
 // over what the cluster says.

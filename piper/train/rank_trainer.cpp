@@ -92,18 +92,19 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
   if (strategy::offloads_optimizer(run.strategy.offload))
     with_host = [this](int64_t bytes) { return host_memory_->allocate(bytes); };
   using Shares = std::optional<std::vector<ParameterShare>>;
-  optimizer_ =
-      std::make_unique<AdamW>(parameters, run.options.adamw,
-                              run.strategy.zero > 0 ? Shares(norm_shares_) : Shares(), with_host);
+  if (!run.evaluates_only)
+    optimizer_ =
+        std::make_unique<AdamW>(parameters, run.options.adamw,
+                                run.strategy.zero > 0 ? Shares(norm_shares_) : Shares(), with_host);
   if (run.strategy.zero >= 2) {
     gradient_shares_ = train::gradient_shares(*stage_, layout_, rank_, [&run](int32_t layer) {
       return strategy::divides_gradients(run.strategy, run.model, layer);
     });
-    optimizer_->read_gradients(gradient_shares_);
+    if (optimizer_ != nullptr) optimizer_->read_gradients(gradient_shares_);
   }
   if (run.strategy.zero == 3) {
     weight_shares_ = train::weight_shares(*stage_, layout_, rank_);
-    optimizer_->update_weights(weight_shares_);
+    if (optimizer_ != nullptr) optimizer_->update_weights(weight_shares_);
     note_selection_biases();
   }
   // A table that both ends hold counts on the first stage.
@@ -113,19 +114,9 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
       const at::Tensor& gradient = parameters[share.parameter].gradient;
       return gradient.is_alias_of(tied) && gradient.storage_offset() == tied.storage_offset();
     });
-  player_ = std::make_unique<runtime::Player>(
-      run.step, run.strategy, run.model, rank_, *stage_, transport, cores,
-      runtime::PlayerOptions{
-          .timeout_seconds = run.options.timeout_seconds,
-          .live_bytes = hooks_.live_bytes,
-          .topology = &run.topology,
-          .note = hooks_.note,
-          .device = device_,
-          .device_transport = device_transport_,
-          .placements = &placements_,
-          .gradient_shares = run.strategy.zero >= 2 ? &gradient_shares_ : nullptr,
-          .weight_shares = run.strategy.zero == 3 ? &weight_shares_ : nullptr,
-          .host_memory = host_memory_.get()});
+  if (!run.evaluates_only)
+    player_ = std::make_unique<runtime::Player>(run.step, run.strategy, run.model, rank_, *stage_,
+                                                transport, cores, player_options());
   for (size_t i = 0; i < run.model.layers.size(); ++i)
     if (run.model.layers[i].feed_forward.is_moe())
       mixture_layers_.push_back(static_cast<int32_t>(i));
@@ -148,6 +139,19 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
 }
 
 RankTrainer::~RankTrainer() = default;
+
+runtime::PlayerOptions RankTrainer::player_options() {
+  return {.timeout_seconds = run_.options.timeout_seconds,
+          .live_bytes = hooks_.live_bytes,
+          .topology = &run_.topology,
+          .note = hooks_.note,
+          .device = device_,
+          .device_transport = device_transport_,
+          .placements = &placements_,
+          .gradient_shares = run_.strategy.zero >= 2 ? &gradient_shares_ : nullptr,
+          .weight_shares = run_.strategy.zero == 3 ? &weight_shares_ : nullptr,
+          .host_memory = host_memory_.get()};
+}
 
 int64_t RankTrainer::num_experts(int32_t layer) const {
   return run_.model.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
@@ -173,15 +177,21 @@ StepOutcome RankTrainer::step(int64_t number, graph::Timeline* timeline) {
 }
 
 LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_t batch) {
+  PIPER_CHECK(run_.evaluation != nullptr, "an evaluation that nobody has written");
+  if (evaluation_player_ == nullptr)
+    evaluation_player_ =
+        std::make_unique<runtime::Player>(*run_.evaluation, run_.strategy, run_.model, rank_,
+                                          *stage_, transport_, cores_, player_options());
   LossSum sums;
-  runtime::Update look = update_;
-  look.update_layer = nullptr;
+  runtime::Update look{.num_statistics = update_.num_statistics};
+  look.local_statistics = [&](std::span<double> statistics) {
+    local_statistics(statistics, stage_->take_statistics());
+  };
   look.apply = [&](std::span<const double> statistics) {
     sums = {statistics[kLossSum], statistics[kTargetTokens]};
   };
   keep_weights();
-  stage_->zero_gradients();
-  player_->play(number, fetch(batches, batch), look, nullptr);
+  evaluation_player_->play(number, fetch(batches, batch), look, nullptr);
   return sums;
 }
 
@@ -231,7 +241,11 @@ void RankTrainer::gather_weights(uint64_t key) {
 
 void RankTrainer::local_statistics(std::span<double> statistics) {
   statistics[kSquaredNorm] = sum_of_squares(stage_->parameters(), norm_shares_, gradient_shares_);
-  const nn::StageStatistics stage = stage_->take_statistics();
+  local_statistics(statistics, stage_->take_statistics());
+}
+
+void RankTrainer::local_statistics(std::span<double> statistics,
+                                   const nn::StageStatistics& stage) const {
   statistics[kLossSum] = stage.loss_sum;
   statistics[kTargetTokens] = static_cast<double>(stage.target_tokens);
   statistics[kAuxiliaryLoss] = stage.auxiliary_loss;

@@ -56,6 +56,8 @@ Run::Run(const RunRequest& request)
   shared_.stop_requested = [this] {
     return changes_ || (request_.stop_requested && request_.stop_requested());
   };
+  if (request.validate_every > 0)
+    shared_.evaluation = &evaluation_.emplace(checked_evaluation(request.model, request.strategy));
   shared_.placements = request.placements;
   shared_.devices = request.devices;
   shared_.topology = cost::topology_of_ranks(request.cluster, request.strategy.mesh.world());

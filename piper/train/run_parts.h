@@ -143,6 +143,7 @@ class Run {
 
   const RunRequest& request_;
   schedule::StepGraph step_;
+  std::optional<schedule::StepGraph> evaluation_;  // where the run validates
   RunShared shared_;
   std::optional<runtime::Cores> cores_;  // from open_folder() on
   comm::LocalWorld own_world_;           // when the request brings none

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/train/data.h>
+#include <piper/train/evaluate.h>
 #include <piper/train/run_parts.h>
 
 #include <algorithm>
@@ -88,23 +89,12 @@ void Run::write_events(const StepMetrics& m) {
 // same.
 double Run::validate(RankTrainer& trainer, int64_t number) {
   const strategy::Strategy& s = request_.strategy;
-  const int64_t all = num_windows(request_.validation, s.sequence);
-  const int64_t windows =
-      request_.validation_windows > 0 ? std::min(request_.validation_windows, all) : all;
-  const BatchSource batches = [&](int64_t batch, int64_t dp, int64_t micro_batch) {
-    Batch rows = validation_batch(request_.validation, s, windows, batch, dp, micro_batch);
-    return runtime::MicroBatch{std::move(rows.tokens_BS), std::move(rows.targets_T)};
-  };
-  const int64_t num_batches = (windows - 1) / s.global_batch_sequences + 1;
   // As often as this was done before: every rank counts the same, and the names of operations stay
   // unique.
-  const int64_t before = (number - 1) / request_.validate_every * num_batches;
-  LossSum sums;
-  for (int64_t batch = 0; batch < num_batches; ++batch) {
-    const LossSum more = trainer.evaluate(kValidationNumbers + before + batch, batches, batch);
-    sums.loss += more.loss;
-    sums.target_tokens += more.target_tokens;
-  }
+  const int64_t each = num_windows(request_.validation, s.sequence) / s.global_batch_sequences + 1,
+                before = (number - 1) / request_.validate_every * each;
+  const LossSum sums = evaluate_windows(trainer, request_.validation, s,
+                                        request_.validation_windows, kValidationNumbers + before);
   return sums.loss / sums.target_tokens;
 }
 
