@@ -21,6 +21,7 @@ class Training:
         model = folder.model()
         self.angles, self.windows = model.angles(0, length), folder.my_windows()
         config = {"train_micro_batch_size_per_gpu": len(self.windows), "gradient_accumulation_steps": 1, "steps_per_print": 10**9,
+                  "gradient_clipping": 0.0,  # 1.0 where it is not said, which AdamW shows by its epsilon alone
                   "zero_allow_untested_optimizer": True,
                   "zero_optimization": {"stage": STAGE, "overlap_comm": False,
                                         **({"offload_optimizer": {"device": "cpu"}} if OFFLOAD else {})}}
