@@ -75,7 +75,7 @@ SMALL = {
     "piper checkpoint verify runs/a": [["checkpoint", "verify", "runs/a"], ["checkpoint", "verify", "runs/f", "--json"]],
     "piper eval --weights DIR --data FILE --sequence 256": [["eval", "--weights", "runs/a/weights", "--data", "text.txt", "--sequence", "1", "--windows", "2"]],
     "piper eval --weights DIR --data FILE --sequence 256 --tp 2 --ep 2": [
-        ["eval", "--weights", "runs/a/weights", "--data", "text.txt", "--sequence", "2", "--windows", "2", "--tp", "2", "--ep", "2"]],
+        ["eval", "--weights", "runs/a/weights", "--data", "text.txt", "--sequence", "1", "--windows", "2", "--dp", "2", "--zero", "3"]],
     "piper data build --input a.jsonl --out PREFIX": [["data", "build", "--input", "a.jsonl", "--out", "d", "--jsonl-key", "text"]],
     "piper data show PREFIX": [["data", "show", "d"], ["train", *ONE_RANK, *TOKEN, "--data", "d", "--steps", "1", "--run", "runs/g"]],
     "piper report runs/a": [["report", f"runs/{run}"] for run in "abcdefg"],

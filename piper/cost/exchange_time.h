@@ -86,9 +86,9 @@ class PortSeconds {
   double longest_ = 0;                      // of the ports before it
 };
 
-// Ascending devices: `run` of them `stride` apart, the next run `jump` behind the begin of the last,
-// and so on. run 0: all of them equally spaced. The groups of every axis of the mesh are of this
-// form, under either placement.
+// Ascending devices: `run` of them `stride` apart, the next run `jump` behind the begin of the
+// last, and so on. run 0: all of them equally spaced. The groups of every axis of the mesh are of
+// this form, under either placement.
 struct Group {
   int64_t first = 0;
   int64_t stride = 1;

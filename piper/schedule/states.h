@@ -10,8 +10,8 @@
 //   ZeRO 3     and weights are gathered before every forward and backward, into buffers that live
 //              until these are done (step.h)
 //
-// Copies of experts (expert_copies.h) are whole on their ranks under each: their gradients come home
-// behind the last of these backwards, their weights behind the first gather.
+// Copies of experts (expert_copies.h) are whole on their ranks under each: their gradients come
+// home behind the last of these backwards, their weights behind the first gather.
 //
 // With ZeRO 1 and 2 a table that the first and the last stage both hold is all-reduced all the
 // same: they cut their buffers differently, and sum the whole of it.

@@ -1,5 +1,5 @@
-// Loss of a model on a corpus, on one rank or on a mesh: non-overlapping windows, targets shifted by
-// one, the tail dropped.
+// Loss of a model on a corpus, on one rank or on a mesh: non-overlapping windows, targets shifted
+// by one, the tail dropped.
 #pragma once
 
 #include <piper/comm/world.h>
@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 namespace piper::train {
 

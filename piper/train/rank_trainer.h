@@ -65,7 +65,7 @@ struct RunShared {
   std::vector<at::Device> devices = {};
   // What evaluate() plays (schedule::write_evaluation()); without it there is no evaluation.
   const schedule::StepGraph* evaluation = nullptr;
-  // Whether evaluations are all: then there is no optimizer, and step() and migrate() are not called.
+  // Whether evaluations are all: then there is no optimizer, and nobody calls step() or migrate().
   bool evaluates_only = false;
   // Of ranks on devices: what they offer each other.
   std::shared_ptr<comm::DeviceOffers> offers = std::make_shared<comm::DeviceOffers>();
@@ -119,8 +119,8 @@ class RankTrainer {
 
   // The losses of one global batch with the weights as they are: the forwards of a step alone, on
   // every mesh. No weight, gradient, optimizer state or later step changes. `number` is apart from
-  // those of all steps and other evaluations of the run; `batches` is asked for `batch` as its step.
-  // Requires RunShared::evaluation.
+  // those of all steps and other evaluations of the run; `batches` is asked for `batch` as its
+  // step. Requires RunShared::evaluation.
   LossSum evaluate(int64_t number, const BatchSource& batches, int64_t batch);
 
   // Moves experts until these layers are placed so: between two steps, by all ranks at once, with
@@ -190,12 +190,12 @@ class RankTrainer {
   std::unique_ptr<nn::Stage> stage_;
   std::vector<ParameterShare> norm_shares_;           // over the mesh every element once
   std::unique_ptr<runtime::HostMemory> host_memory_;  // null where nothing lives there
-  std::unique_ptr<AdamW> optimizer_;  // null where nothing is learnt
-  runtime::GradientShares gradient_shares_;  // none below ZeRO 2
-  runtime::WeightShares weight_shares_;      // none below ZeRO 3
+  std::unique_ptr<AdamW> optimizer_;                  // null where nothing is learnt
+  runtime::GradientShares gradient_shares_;           // none below ZeRO 2
+  runtime::WeightShares weight_shares_;               // none below ZeRO 3
   bool has_all_weights_ = true;
-  std::map<int32_t, nn::Parameter> selection_biases_;  // by layer, of those in weight_shares_
-  std::unique_ptr<runtime::Player> player_;  // null where nothing is learnt
+  std::map<int32_t, nn::Parameter> selection_biases_;   // by layer, of those in weight_shares_
+  std::unique_ptr<runtime::Player> player_;             // null where nothing is learnt
   std::unique_ptr<runtime::Player> evaluation_player_;  // from the first evaluation on
   runtime::Update update_;
   std::vector<int32_t> mixture_layers_;
