@@ -103,8 +103,7 @@ def cases(folder):
     yield "a precision that is not trained", [*whole, "--runnable", "--what-if", "nics=x2", "--precision", "fp8"], ["--precision is fp8", "--runnable", "bf16"]
     for flag, value, allowed, question in (("--tp", "2", "--tp 1", ["--paper"]), ("--cp", "2", "--cp 1", ["--paper"]),
                                            ("--etp", "2", "--etp 1", ["--paper"]), ("--offload", "activations", "--offload none", ["--paper", "--load", "zipf:1"]),
-                                           ("--offload", "optimizer", "--offload none", ["--paper", "--what-if", "memory=x2"]),
-                                           ("--placement", "tp-cp-ep-pp-dp", "--placement tp-cp-ep-dp-pp", ["--runnable"])):
+                                           ("--offload", "optimizer", "--offload none", ["--paper", "--what-if", "memory=x2"])):
         yield f"{flag} {value} beside {question[0]}", [*whole, flag, value, *question], [f"{flag} {value} with {question[0]}", "allowed", allowed]
     cpus = json.loads(subprocess.run([PIPER, "cluster", "dgx-h100", "--json"], capture_output=True, text=True, check=True).stdout)
     cpus = ["plan", "--model", good, "--cluster", file("cpus.json", json.dumps({**cpus, "kind": "cpu", "name": "cpus"})), "--devices", "8"]

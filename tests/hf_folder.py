@@ -94,6 +94,8 @@ def check(name, config, folder):
     piper("train", *common, "--steps", 5, "--learning-rate", 1e-2, "--run", folder / "moved")
     moved = AutoModelForCausalLM.from_pretrained(folder / "moved/weights", dtype=torch.float32).eval()
     after = compare(moved, folder / "moved/weights")
+    as_trained = json.loads(piper("eval", "--weights", folder / "moved/weights", "--data", text, "--strategy", folder / "moved/strategy.json", "--json"))
+    assert abs(as_trained["loss"] - after) < 1e-5, (name, as_trained, after)
     assert after < before - 0.1, f"{name}: training did not lower the loss: {before} -> {after}"
     print(f"hf_folder: {name}: loss {before:.5f} as transformers says; bit-equal after export; trained to {after:.5f}")
 

@@ -45,14 +45,12 @@ train::Corpus part_of(const train::Corpus& corpus, const Flags& flags) {
 strategy::Strategy strategy_of(const Flags& flags, const model::Model& model) {
   if (flags.strategy.strategy.empty() && !flags.strategy.sequence)
     throw InvalidInput("eval needs to know how long a window is; give --sequence, or --strategy");
-  StrategyFlags given = flags.strategy;
-  if (flags.fp64) {
-    if (!given.precision.empty() && given.precision != "fp64")
-      throw InvalidInput(
-          fmt::format("--fp64 contradicts --precision {}; give one of them", given.precision));
-    given.precision = "fp64";
-  }
-  strategy::Strategy s = strategy_from_flags(given, model);
+  if (flags.fp64 && !flags.strategy.precision.empty() && flags.strategy.precision != "fp64")
+    throw InvalidInput(fmt::format("--fp64 contradicts --precision {}; give one of them",
+                                   flags.strategy.precision));
+  strategy::Strategy s = strategy_from_flags(flags.strategy, model);
+  if (flags.fp64) s.precision = strategy::Precision::kFp64;
+  s.mtp_depth = 0;  // the model's own loss
   if (const auto problems = strategy::untrainable(model, s); !problems.empty())
     throw InvalidInput(problems);
   return s;
@@ -89,6 +87,8 @@ int run(const Flags& flags) {
   } else {
     const std::unique_ptr<comm::World> world = meet_processes(strategy.mesh.world());
     train::require_agreement(*world, "strategy", strategy::to_json(strategy).dump());
+    train::require_agreement(*world, "data",
+                             fmt::format("{} windows of {} tokens", flags.windows, corpus.size()));
     std::vector<at::Device> devices;
     if (!device.device.is_cpu()) devices.push_back(device.device);
     result = train::evaluate_on_mesh(*world, model, strategy, folder, corpus, flags.windows,

@@ -92,7 +92,7 @@ Strategy from_file(const StrategyFlags& f, const model::Model& model) {
     contradictions.add(
         "mtp_depth", fmt::format("is {}, but --mtp-depth is {}", strategy.mtp_depth, *f.mtp_depth));
   strategy.mtp_depth = f.mtp_depth.value_or(strategy.mtp_depth);
-  if (!strategy.model.empty() && strategy.model != model.name &&
+  if (!f.model.empty() && !strategy.model.empty() && strategy.model != model.name &&
       !is_same_architecture(strategy, model))
     contradictions.add("model",
                        fmt::format("is '{}', but --model is '{}'", strategy.model, model.name));

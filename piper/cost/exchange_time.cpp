@@ -252,7 +252,7 @@ double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group,
 
 namespace {
 
-// Of its first member's.
+// On the node of its first member.
 int64_t members_of_node(const cluster::Cluster& cluster, const Group& group) {
   const int64_t node = cluster.devices_per_node();
   if (group.run == 0) return std::clamp<int64_t>(node / group.stride, 1, group.size);

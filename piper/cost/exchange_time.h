@@ -188,7 +188,7 @@ double point_to_point_seconds(const cluster::Cluster& cluster, int64_t from, int
 // part.
 double ring_hop_seconds(const cluster::Cluster& cluster, const Group& group, double bytes);
 
-// A group's ranks, as such; requires that they are (PIPER_CHECK).
+// These ranks as a group; requires that they lie in equal runs (PIPER_CHECK).
 Group group_of(std::span<const Rank> members);
 // The same of a rank's group on an axis, not of kPipeline, kEnds, kWorld.
 Group group_of(const strategy::RankLayout& layout, strategy::Axis axis, Rank rank);

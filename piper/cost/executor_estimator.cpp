@@ -474,6 +474,9 @@ void ExecutorEstimator::price_gathered(const Strategy& s, int64_t index, int64_t
   // Copies of experts come once a step, behind the gather of their homes.
   for (int64_t i = first_layer; i < end; ++i)
     stage.gathers += copied_seconds(s, index, static_cast<int32_t>(i), false);
+  if (!is_last) return;
+  for (const HeadCost& module : ends.modules)
+    stage.gathers += copied_seconds(s, index, module.layer, false);
 }
 
 // The last backwards follow one another up the pipeline: what slows one delays those before it, as

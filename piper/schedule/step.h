@@ -406,9 +406,10 @@ struct SlotMeaning {
 //
 // Copies of experts (Strategy::redundant_experts): the copies' weights come before a layer's first
 // forward (kCopiedWeights, F), behind the gather of its updated weights; their gradients go home
-// behind its last backward, before the sum over replicas (kCopiedGradients, U). The copies' buffers
-// live as long as the run; of the homes' both read what ZeRO divides (from 2 on gradients, in 3
-// weights) as a slot, and no other.
+// behind its last backward, before the sum over replicas (kCopiedGradients: U, or the phase of that
+// backward where gradients are divided). The copies' buffers live as long as the run. Of what ZeRO
+// divides of the homes (from 2 on gradients, in 3 weights) both read the slot; gradients that
+// nothing was added to are written.
 //
 // Chunks (strategy::has_chunks): a rank's tokens are cut into N nearly equal ranges, and
 // everything between gate and merge is there once for each of them, with rows and a routing of its
@@ -447,7 +448,8 @@ StepGraph write_step(const model::Model& model, const strategy::Strategy& strate
 
 // The forwards of that step alone, of the model without modules of multi-token prediction, and its
 // statistics: the losses of a batch, with weights as they are. For the executor, on all ranks; it
-// plays with the strategy as it is.
+// plays with the strategy as it is. No backward holds the first stages back: outputs of all
+// micro-batches may wait to be taken by a slower stage.
 StepGraph write_evaluation(const model::Model& model, const strategy::Strategy& strategy);
 
 // About how many tasks that is, without writing them.

@@ -96,10 +96,9 @@ Evaluation evaluate_on_mesh(comm::World& world, const model::Model& model,
     at::set_num_threads(1);
     RankTrainer trainer(shared, transport, cores);
     load_weights(weights, trainer.stage().named_pieces(), model.tied_embeddings);
-    const bool is_first = transport.rank() == world.local_ranks().front();
-    const LossSum own =
-        evaluate_windows(trainer, corpus, strategy, max_windows, 1, is_first ? progress : nullptr);
-    if (is_first) sums = own;
+    const LossSum of_mesh = evaluate_windows(trainer, corpus, strategy, max_windows, 1,
+                                             transport.rank() == Rank(0) ? progress : nullptr);
+    if (transport.rank() == world.local_ranks().front()) sums = of_mesh;
   });
   return {sums.loss / std::max(1.0, sums.target_tokens), static_cast<int64_t>(sums.target_tokens)};
 }

@@ -89,12 +89,16 @@ void Run::write_events(const StepMetrics& m) {
 // same.
 double Run::validate(RankTrainer& trainer, int64_t number) {
   const strategy::Strategy& s = request_.strategy;
+  const int64_t all = num_windows(request_.validation, s.sequence),
+                most = request_.validation_windows;
+  const int64_t windows = most > 0 ? std::min(most, all) : all;
   // As often as this was done before: every rank counts the same, and the names of operations stay
   // unique.
-  const int64_t each = num_windows(request_.validation, s.sequence) / s.global_batch_sequences + 1,
+  const int64_t each = (windows - 1) / s.global_batch_sequences + 1,
                 before = (number - 1) / request_.validate_every * each;
-  const LossSum sums = evaluate_windows(trainer, request_.validation, s,
-                                        request_.validation_windows, kValidationNumbers + before);
+  PIPER_CHECK(before + each < kMigrationNumbers - kValidationNumbers, "too many evaluations");
+  const LossSum sums =
+      evaluate_windows(trainer, request_.validation, s, windows, kValidationNumbers + before);
   return sums.loss / sums.target_tokens;
 }
 
