@@ -45,7 +45,8 @@ inline std::vector<Command> planner_commands() {
       {"export", "a strategy as flags or configuration of another trainer", add_export},
       {"report", "write a run as one self-contained HTML page", add_report},
       {"bench", "measure against a limit or an opponent", add_bench},
-      {"launch", "start `train`, `eval` or a bench as several processes on this machine", add_launch},
+      {"launch", "start `train`, `eval` or a bench as several processes on this machine",
+       add_launch},
       {"signature", "one hash over golden plans, predictions and virtual times", add_signature},
   };
 }
