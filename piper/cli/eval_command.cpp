@@ -56,7 +56,7 @@ strategy::Strategy strategy_of(const Flags& flags, const model::Model& model) {
   return s;
 }
 
-// Of one rank without axes: several windows at once, as many as make a large product.
+// On one rank, with several windows at once, so that the products are large.
 train::Evaluation evaluate_alone(const model::Model& model, const strategy::Strategy& given,
                                  const train::WeightFolder& folder, const train::Corpus& corpus,
                                  const Flags& flags, at::Device device, report::Progress& bar) {
@@ -92,9 +92,7 @@ int run(const Flags& flags) {
     std::vector<at::Device> devices;
     if (!device.device.is_cpu()) devices.push_back(device.device);
     result = train::evaluate_on_mesh(*world, model, strategy, folder, corpus, flags.windows,
-                                     devices, [&](int64_t done, int64_t) {
-                                       if (world->process() == 0) bar.set(done);
-                                     });
+                                     devices, [&](int64_t done, int64_t) { bar.set(done); });
     if (world->process() > 0) return 0;
   }
   bar.finish();

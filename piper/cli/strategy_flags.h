@@ -1,7 +1,7 @@
 // A strategy on the command line: a file, or its axes. The same flags for estimate, sim and train.
 //
 //   --strategy strategy.json                        what `plan --out` wrote
-//   --pp 2 --ep 2 --dp 2 --schedule 1f1b ...        dp: all ranks of a stage (4 ranks here), a multiple of ep
+//   --pp 2 --ep 2 --dp 2 --schedule 1f1b ...        4 ranks; dp counts a stage's, a multiple of ep
 //
 // Axes left out: pp 1, ep 1, dp = ep, one sequence a micro-batch, 2 pp micro-batches (1 without a
 // pipeline), 1f1b, no recomputation, dropless, the layers split evenly. With --capacity-factor

@@ -81,8 +81,8 @@ class States {
   Tasks post(What what, int32_t layer, Share share, const Posted& behind, bool is_waited_for);
   graph::TaskId post_one(What what, strategy::Axis axis, const Segment& segment,
                          const Posted& behind, bool is_waited_for, const Slots& slots = {});
-  // Copies of a layer's experts (expert_copies.h). `homes`: the slot of their homes' buffer, where it
-  // is one.
+  // Copies of a layer's experts (expert_copies.h). `homes`: the slot of their homes' buffer, where
+  // that is a slot.
   graph::TaskId bring_copies_home(int32_t layer, const Posted& behind, const Slots& homes);
   graph::TaskId spread_copies(int32_t layer, const graph::ShortList<graph::TaskId>& gathered,
                               const Slots& homes);
