@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Several processes, started by `piper launch`, Open MPI, MPICH and torchrun where they are there: the bits of a run on threads;
-and what becomes of a run when a process is killed, hangs, or is told to stop.
+and what becomes of a run when it changes its strategy, or a process is killed, hangs, or is told to stop.
 
 PIPER_FULL_COUNTS=1 injects each fault 100 times (otherwise 2). Launchers that are not there are skipped, and named."""
 import json
@@ -16,7 +16,7 @@ import threading
 import time
 
 from switches import FULL_COUNTS, skip_case
-from tiny_run import PIPER, STEPS, children_of, files, metrics, train, train_command, write_inputs
+from tiny_run import MODEL, PIPER, STEPS, children_of, files, metrics, train, train_command, write_inputs
 
 MESH = (2, 2, 2)
 ROUNDS = 100 if FULL_COUNTS else 2  # how often each fault is injected
@@ -176,6 +176,28 @@ def told_to_stop(root):
     assert run.end(10) == 128 + signal.SIGTERM and time.monotonic() - at < 5, run.text()
 
 
+def changed(root):
+    """--replan auto: two stages and one micro-batch, each waiting for the other half of the time, make way for something faster; the processes stay."""
+    described = json.loads((pathlib.Path(__file__).resolve().parent.parent / "configs/clusters/rtx4090x8.json").read_text())
+    described.update(kind="cpu", memory_bytes_per_second=1e10, compute={"fp32": {"peak_flops_per_second": 1e11, "gemm_efficiency": 0.5}})
+    (root / "cores.json").write_text(json.dumps({k: v for k, v in described.items() if k not in ("sources", "element_wise_bytes_per_second")}))
+    (root / "longer.json").write_text(json.dumps({**MODEL, "hidden_size": 128, "intermediate_size": 256}))
+    losses = {}
+    for policy in ("off", "auto"):
+        command = train_command(root, root / policy, (2, 1, 1), "--replan", policy)
+        for flag, value in (("--model", root / "longer.json"), ("--cluster", root / "cores.json"), ("--sequence", 64), ("--steps", 80)):
+            command[command.index(flag) + 1] = str(value)
+        done = subprocess.run(launch(2, [*command, "--micro-batch", "8", "--num-micro-batches", "1"]), capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        losses[policy] = [line["loss"] for line in metrics(root / policy)]
+    mesh = json.loads((root / "auto" / "strategy.json").read_text())["mesh"]
+    assert mesh != json.loads((root / "off" / "strategy.json").read_text())["mesh"], f"nothing was changed: {done.stdout}"
+    assert len(losses["auto"]) == len(losses["off"]) == 80
+    furthest = max(abs(a - b) / b for a, b in zip(losses["auto"], losses["off"]))
+    assert furthest < 1e-5, furthest
+    return furthest
+
+
 def refused(root):
     command = train_command(root, root / "refused", MESH)
     done = subprocess.run(launch(3, command), capture_output=True, text=True, timeout=60)
@@ -200,6 +222,7 @@ def main():
         write_inputs(root)
         same_bits(root)
         refused(root)
+        print(f"--replan auto: another mesh, losses within {changed(root):.1e} of a run that stays")
         print(f"killed: {ROUNDS} of {ROUNDS} named, after {max(killed(root, i) for i in range(ROUNDS)):.2f} s at most")
         print(f"hung: {ROUNDS} of {ROUNDS} named, after {max(hung(root, i) for i in range(ROUNDS)):.2f} s at most, the limit being 2 s")
         slowed(root)

@@ -200,6 +200,7 @@ RunResult Run::run() {
   start_seconds_.resize(static_cast<size_t>(world_.size()));
   nn::install_counting_allocator();
   train_all_ranks();
+  if (request_.replan.kind == plan::Replan::kAuto) agree_on_change();
   return finish();
 }
 
@@ -219,26 +220,21 @@ void put_before(RunResult& result, RunResult&& earlier) {
 RunResult run_training(const RunRequest& request) {
   RunRequest next = request;
   RunResult result;
-  for (bool changes = true; changes;) {
+  for (;;) {
+    std::optional<strategy::Strategy> strategy;
     {
       parts::Run run(next);
       RunResult part = run.run();
-      changes = run.changes();
+      strategy = run.next_strategy();
       put_before(part, std::move(result));
       result = std::move(part);
     }
-    if (!changes) break;
-    if (request.stop_requested && request.stop_requested()) {
-      result.stopped = true;
-      break;
-    }
-    next.strategy = result.replanned.back().proposal.strategy;
+    if (!strategy) return result;
+    next.strategy = std::move(*strategy);
     next.resume = true;
     next.fresh = false;
-    next.world = nullptr;
     next.on_start = {};
   }
-  return result;
 }
 
 }  // namespace piper::train

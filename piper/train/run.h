@@ -80,7 +80,7 @@ struct RunRequest {
   balance::RebalancePolicy rebalance;
   balance::Placements placements;
   // Whether the run watches for a strategy that is faster than `strategy` on the machine and under
-  // the load that its steps show, and goes on with it (plan/replanner.h). `auto`: in one process.
+  // the load that its steps show, and goes on with it (plan/replanner.h).
   plan::ReplanPolicy replan;
   // Asked by every rank once a step: finish it, save (whatever checkpoint_every), and end.
   // Thread-safe; may be empty.

@@ -81,7 +81,7 @@ void Run::export_weights(RankTrainer& trainer, comm::Transport& transport) {
 }
 
 RunResult Run::finish() {
-  RunResult result{.stopped = stopped_ && !changes_, .replanned = std::move(replanned_)};
+  RunResult result{.stopped = stopped_ && !next_strategy_, .replanned = std::move(replanned_)};
   if (!is_first()) return result;
   result.metrics = metrics_;
   if (is_alone()) recorder_.set_slowdowns(first_step_, speed_.slowdowns());

@@ -74,10 +74,6 @@ void Run::check_replanning(std::vector<std::string>& problems) const {
         "--replan compares by this Piper's own costs, which are known of a machine that `piper "
         "profile` measured, and {} is described; allowed here: off",
         request_.cluster.name));
-  if (request_.replan.kind == plan::Replan::kAuto && !is_alone())
-    problems.push_back(
-        "--replan auto changes a run whose ranks are threads of one process; allowed under a "
-        "launcher: ask");
 }
 
 void Run::check() const {

@@ -61,9 +61,9 @@ class Run {
  public:
   explicit Run(const RunRequest& request);
   RunResult run();
-  // After run(): whether it ended to go on from its last checkpoint with the strategy that its
-  // result proposed last.
-  bool changes() const { return changes_; }
+  // After run(), the same in every process: the strategy with which to go on from the last
+  // checkpoint; nullopt where the run is over.
+  const std::optional<strategy::Strategy>& next_strategy() const { return next_strategy_; }
 
  private:
   bool is_first() const { return world_.process() == 0; }  // holds rank 0, and writes the folder
@@ -135,6 +135,7 @@ class Run {
   void make_replanner();
   void replan(RankTrainer& trainer, comm::Transport& transport, int64_t number, double seconds,
               const StepOutcome& outcome);
+  void agree_on_change();
   void gather_speed(comm::Transport& transport);
   void export_weights(RankTrainer& trainer, comm::Transport& transport);
   CheckpointIdentity identity() const;
@@ -154,7 +155,9 @@ class Run {
   std::string token_;  // of this run alone
   std::string product_libraries_;  // nn::ProductChoice::text(); empty: by the rule
   std::atomic<bool> stopped_{false};
-  std::atomic<bool> changes_{false};  // the run ends to go on with another strategy
+  // Rank 0's process: the run ends to go on with the strategy that was proposed last.
+  std::atomic<bool> changes_{false};
+  std::optional<strategy::Strategy> next_strategy_;
   RunRecorder recorder_;
   SpeedCheck speed_;
   std::optional<Prediction> prediction_;     // process 0's, where the cluster can price the step

@@ -9,6 +9,8 @@
 #include <piper/train/run_parts.h>
 #include <piper/train/together.h>
 
+#include <algorithm>
+
 namespace piper::train::parts {
 
 // What may be chosen: whatever trains the same model on the same ranks, text and batches. Called
@@ -59,6 +61,20 @@ void Run::replan(RankTrainer& trainer, comm::Transport& transport, int64_t numbe
                           : "to go on with it: --resume --strategy " + file.string()));
   replanned_.push_back(std::move(*found));
   changes_ = changes;
+}
+
+// After the last step, by every process. Who was asked to stop meanwhile, in whatever process, stops
+// all: the step is saved, and --resume may go on with what was proposed.
+void Run::agree_on_change() {
+  const std::string text = first_alone(world_, "change of strategy", [this] {
+    return changes_ ? strategy::to_json(replanned_.back().proposal.strategy).dump() : std::string();
+  });
+  const std::vector<std::string> stops = together(world_, "stop", [this] {
+    return std::string(request_.stop_requested && request_.stop_requested() ? "stop" : "");
+  });
+  if (text.empty() || std::ranges::find(stops, "stop") != stops.end()) return;
+  next_strategy_ =
+      strategy::parse_strategy(parse_json(text, "change of strategy"), "change of strategy");
 }
 
 }  // namespace piper::train::parts
