@@ -37,8 +37,12 @@ def train_command(root, run, *more, steps=STEPS, ep=2, dp=2, sequence=16, batch=
             "--bias-update", "0", "--run", str(run), *more]
 
 
-def run(command, code=0):
-    done = subprocess.run(command, capture_output=True, text=True)
+def run(command, code=0, repeats=()):
+    """`repeats`: exit codes that call for another try, twice at most."""
+    for _ in range(3):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode not in repeats:
+            break
     assert done.returncode == code, f"{' '.join(map(str, command))}: exit code {done.returncode}, not {code}:\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 
@@ -252,12 +256,16 @@ ROUNDS = 3
 POLICIES = ((0, "threshold:1.05"), (0, "price"), (2, "replicate"), (4, "replicate"), (4, "shadow"))
 
 
-def gains(root, cluster):
-    """Steps of two ranks that are threads, under an imposed load, with experts that move or have copies, as parts of a step whose experts stay:
-    predicted with the rows that were routed, and measured. Two models, three loads, five policies. `cluster`: what piper profile has written of this
-    machine. A ratio further than 10 % from its prediction, or a measured change of the other sign where it exceeds the noise (how far rounds are apart), ends in exit code 1."""
+def gains(root, cluster, launcher):
+    """Steps of two ranks, threads or one a node of the lab, under an imposed load, with experts that move or have copies, as parts of a step whose experts stay:
+    predicted with the rows that were routed, and measured. Two models, three loads, five policies; in the lab one model, one round. `cluster`: what piper profile has written of this
+    machine. A ratio further than 10 % from its prediction, or a measured change of the other sign where it exceeds the noise (how far rounds are apart), ends in exit code 1.
+    Of copies it is said, too, what part of an even load they reach: the mean rows of a rank over those of the busiest one."""
     wrong, cases, signs, furthest = 0, 0, 0, 0
-    for size, model in (("8 experts, top 2", LARGE), ("16 experts, top 4", {**LARGE, "n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 256})):
+    models = (("8 experts, top 2", LARGE), ("16 experts, top 4", {**LARGE, "n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 256}))
+    # A network in user space takes ten times as long as threads do.
+    rounds_each, models = (ROUNDS, models) if launcher is None else (1, models[:1])
+    for size, model in models:
         experts = model["n_routed_experts"]
         for name, hot in LOADS:
             at = root / f"{experts}-{name.replace(' ', '-')}"
@@ -270,23 +278,26 @@ def gains(root, cluster):
                 command = train_command(at, at / "run", "--weights", str(at / "weights"), "--redundant-experts", str(slots), "--rebalance", policy,
                                         "--rebalance-every", "4", "--json", steps=24, **SHAPE)
                 command[command.index("--cluster") + 1] = cluster
-                said = run(command)
+                said = run(launched(launcher, command) if launcher else command, repeats=(3,))  # 3: the lab was disturbed
                 compared = json.loads(said[said.index("{"):said.rindex("}") + 1])["comparison"]
                 # Behind the decisions of steps 4 and 8.
-                return compared["predicted_step_seconds"], statistics.median(line["step_seconds"] for line in lines_of(at / "run")[9:])
+                lines = lines_of(at / "run")[9:]
+                return (compared["predicted_step_seconds"], statistics.median(line["step_seconds"] for line in lines),
+                        1 / statistics.median(line.get("rank_imbalance", 1) for line in lines))
 
-            rounds = [[step(*one) for one in ((0, "off"), *POLICIES)] for _ in range(ROUNDS)]
+            rounds = [[step(*one) for one in ((0, "off"), *POLICIES)] for _ in range(rounds_each)]
             predicted, measured = ([statistics.median(turn[i][side] for turn in rounds) for i in range(1 + len(POLICIES))] for side in (0, 1))
+            evenness = [statistics.median(turn[i][2] for turn in rounds) for i in range(1 + len(POLICIES))]
             noise = statistics.median(max(times) - min(times) for times in ([turn[i][1] for turn in rounds] for i in range(1 + len(POLICIES)))) / measured[0]
             print(f"{size}, {name}: {1e3 * predicted[0]:.1f} ms predicted, {1e3 * measured[0]:.1f} ms measured where experts stay; noise {100 * noise:.1f} %", flush=True)
-            for (slots, policy), expected, found in zip(POLICIES, predicted[1:], measured[1:], strict=True):
+            for (slots, policy), expected, found, even in zip(POLICIES, predicted[1:], measured[1:], evenness[1:], strict=True):
                 expected, found = expected / predicted[0], found / measured[0]
                 sign = abs(1 - found) < noise or (expected < 1) == (found < 1)
                 signs += abs(1 - found) >= noise
                 off = found / expected - 1
                 cases, furthest = cases + 1, max(furthest, abs(off))
                 wrong += abs(off) > 0.1 or not sign
-                print(f"  {policy}{f', {slots} slots' if slots else ''}: {expected:.3f} predicted, {found:.3f} measured, {100 * off:+.1f} %"
+                print(f"  {policy}{f', {slots} slots' if slots else ''}: {expected:.3f} predicted, {found:.3f} measured, {100 * off:+.1f} %, {100 * even:.0f} % of an even load"
                       f"{'' if sign else '; THE OTHER SIGN'}", flush=True)
     print(f"{cases} cases, the furthest {100 * furthest:.1f} % from its prediction; {signs} changes beyond the noise; {wrong} cases beyond 10 % or of the other sign")
     return 1 if wrong else 0
@@ -300,8 +311,8 @@ def main():
         if sys.argv[1:2] == ["--overhead"]:
             write_inputs(root, LARGE, [0] * 8, **SHAPE)
             return overhead(root, ALL_LAUNCHERS[sys.argv[2]], int(sys.argv[3]))
-        if sys.argv[1:2] == ["--gains"]:
-            return gains(root, os.path.abspath(sys.argv[2]))
+        if sys.argv[1:2] == ["--gains"]:  # a machine's profile, and where: nothing (threads) or lab
+            return gains(root, os.path.abspath(sys.argv[2]), ALL_LAUNCHERS[sys.argv[3]] if len(sys.argv) > 3 else None)
         seed = time.time_ns() % 2**32
         random.seed(seed)
         print(f"seed {seed}")

@@ -93,7 +93,8 @@ Json result_json(const train::RunResult& result) {
             {"traffic", train::to_json(result.traffic)}};
   if (result.prediction) json["balanced_predicted_step_seconds"] = result.prediction->step_seconds;
   for (const plan::Replanned& r : result.replanned)
-    json["replanned"].push_back({{"strategy", strategy::to_json(r.proposal.strategy)},
+    json["replanned"].push_back({{"step", r.step},
+                                 {"strategy", strategy::to_json(r.proposal.strategy)},
                                  {"step_seconds", r.proposal.seconds},
                                  {"step_seconds_staying", r.proposal.seconds_staying},
                                  {"change_seconds", r.change_seconds},

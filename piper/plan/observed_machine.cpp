@@ -4,11 +4,16 @@
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
+#include <map>
 #include <utility>
 
 namespace piper::plan {
 namespace {
+
+// By seconds as predicted, of a level's operations: that many have to have been alone to speak for
+// all. Where the large ones always overlap, those that are alone are small, and know start-up times
+// only.
+constexpr double kMostOfAll = 0.5;
 
 struct Ratio {
   double measured = 0, predicted = 0;
@@ -31,18 +36,22 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+struct Span {
+  double start = 0, end = 0;
+};
+
 // While an operation really moves: from its last member's coming to its end.
 struct Transfer {
-  double start = 0, end = 0, predicted = 0, simulated = 0;
+  Span measured, simulated;
+  double predicted = 0;
   std::vector<Rank> ranks;
   bool alone = true;  // none of its ranks was in another one meanwhile
 
-  double ratio() const { return (end - start) / predicted; }
+  double ratio() const { return (measured.end - measured.start) / predicted; }
 };
 
 // From the last member's coming, of those that were played.
-std::pair<double, double> span_of(std::span<const graph::TaskId> tasks,
-                                  const graph::Timeline& timeline) {
+Span span_of(std::span<const graph::TaskId> tasks, const graph::Timeline& timeline) {
   double start = -std::numeric_limits<double>::infinity(), end = start;
   for (const graph::TaskId id : tasks) {
     const graph::Interval& interval = timeline.tasks[id.index()];
@@ -61,9 +70,8 @@ std::vector<Transfer> transfers_of(const graph::Graph& graph, const cost::Prices
   for (int64_t i = 0; i < graph.num_operations(); ++i) {
     const std::span<const graph::TaskId> tasks = operations.tasks(graph::OperationId(i));
     Transfer transfer;
-    std::tie(transfer.start, transfer.end) = span_of(tasks, measured);
-    const auto [start, end] = span_of(tasks, simulated);
-    transfer.simulated = end - start;
+    transfer.measured = span_of(tasks, measured);
+    transfer.simulated = span_of(tasks, simulated);
     for (const graph::TaskId id : tasks) {
       if (!measured.tasks[id.index()].played()) continue;
       transfer.ranks.push_back(graph.task(id).rank);
@@ -78,14 +86,34 @@ std::vector<Transfer> transfers_of(const graph::Graph& graph, const cost::Prices
 // In the order of their starts, rank by rank: one that begins before the latest end so far, and the
 // one that has this end, share the rank's links.
 void mark_alone(std::vector<Transfer>& transfers, int64_t num_ranks) {
-  std::ranges::sort(transfers, {}, &Transfer::start);
+  std::ranges::sort(transfers, {},
+                    [](const Transfer& transfer) { return transfer.measured.start; });
   std::vector<Transfer*> latest(static_cast<size_t>(num_ranks), nullptr);
   for (Transfer& transfer : transfers)
     for (const Rank rank : transfer.ranks) {
       Transfer*& before = latest[rank.index()];
-      if (before != nullptr && transfer.start < before->end) transfer.alone = before->alone = false;
-      if (before == nullptr || before->end < transfer.end) before = &transfer;
+      if (before != nullptr && transfer.measured.start < before->measured.end)
+        transfer.alone = before->alone = false;
+      if (before == nullptr || before->measured.end < transfer.measured.end) before = &transfer;
     }
+}
+
+// How long at least one of them moves, rank by rank and summed: where several do, it does not
+// matter whether they take turns or share.
+double busy_seconds(const std::vector<const Transfer*>& transfers, Span Transfer::*span) {
+  std::map<Rank, std::vector<Span>> of_rank;
+  for (const Transfer* transfer : transfers)
+    for (const Rank rank : transfer->ranks) of_rank[rank].push_back(transfer->*span);
+  double seconds = 0;
+  for (auto& [rank, spans] : of_rank) {
+    std::ranges::sort(spans, {}, &Span::start);
+    double until = spans.front().start;
+    for (const Span& one : spans) {
+      seconds += std::max(0.0, one.end - std::max(one.start, until));
+      until = std::max(until, one.end);
+    }
+  }
+  return seconds;
 }
 
 // The median, each as heavy as its predicted seconds. Requires one.
@@ -118,16 +146,21 @@ ObservedMachine observe(const schedule::StepGraph& step, const cost::Prices& pri
   for (const Ratio& ratio : compute) machine.compute.push_back(ratio.value());
   std::vector<bool> is_seen;
   for (size_t level = 0; level < cluster.levels.size(); ++level) {
-    Ratio all;
-    std::vector<const Transfer*> alone;
+    std::vector<const Transfer*> all, alone;
+    double seconds_of_all = 0, seconds_alone = 0;
     for (const Transfer& transfer : transfers) {
       if (level_of(cluster, transfer.ranks) != level) continue;
-      all.measured += transfer.end - transfer.start;
-      all.predicted += transfer.simulated;
-      if (transfer.alone) alone.push_back(&transfer);
+      all.push_back(&transfer);
+      seconds_of_all += transfer.predicted;
+      if (!transfer.alone) continue;
+      alone.push_back(&transfer);
+      seconds_alone += transfer.predicted;
     }
-    machine.links.push_back(alone.empty() ? all.value() : median_ratio(alone));
-    is_seen.push_back(all.measured > 0);
+    const Ratio busy{busy_seconds(all, &Transfer::measured),
+                     busy_seconds(all, &Transfer::simulated)};
+    machine.links.push_back(seconds_alone > kMostOfAll * seconds_of_all ? median_ratio(alone)
+                                                                        : busy.value());
+    is_seen.push_back(busy.measured > 0);
   }
   for (size_t level = machine.links.size(); level-- > 1;)
     if (is_seen[level] && !is_seen[level - 1]) {

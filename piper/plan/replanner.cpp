@@ -78,7 +78,8 @@ std::optional<Replanned> Replanner::note(ObservedStep step, int64_t steps_left,
   if (!policy_.is_on() || ++num_seen_ <= kWarmUpSteps) return std::nullopt;
   window_.push_back(std::move(step));
   if (std::ssize(window_) < kSteps) return std::nullopt;
-  const std::optional<Replanned> found = decide(steps_left, placements);
+  std::optional<Replanned> found = decide(steps_left, placements);
+  if (found) found->step = window_.back().number;
   window_.clear();
   const bool agrees = agreed_ && found;
   agreed_ = found.has_value();

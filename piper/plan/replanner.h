@@ -44,6 +44,7 @@ struct ObservedStep {
 
 // A strategy that is worth the change.
 struct Replanned {
+  int64_t step = 0;  // after which it was found
   Proposal proposal;
   ObservedMachine machine;
   std::string why;  // what is not as assumed, in words

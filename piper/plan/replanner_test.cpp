@@ -64,6 +64,7 @@ const Strategy& best_of(const World& world) {
 // What the machine really is.
 struct Truth {
   std::vector<double> links;  // by level; empty: as described
+  double bandwidth = 1;       // of every level, over what is described; start-ups stay
   std::vector<sim::Straggler> stragglers;
   double jitter_sigma = 0, rank_sigma = 0;
 };
@@ -73,7 +74,7 @@ class VirtualRun {
  public:
   VirtualRun(const World& world, const Truth& truth, const Strategy& strategy)
       : truth_(truth),
-        cluster_(cluster::slowed(world.cluster, 1, truth.links)),
+        cluster_(with_bandwidth(cluster::slowed(world.cluster, 1, truth.links), truth.bandwidth)),
         step_(schedule::write_step(world.model, strategy)),
         prices_(cost::price(step_, world.model, strategy, cluster_)) {}
 
@@ -91,6 +92,11 @@ class VirtualRun {
   }
 
  private:
+  static cluster::Cluster with_bandwidth(cluster::Cluster cluster, double factor) {
+    for (cluster::Level& level : cluster.levels) level.link.bytes_per_second *= factor;
+    return cluster;
+  }
+
   Truth truth_;
   cluster::Cluster cluster_;
   schedule::StepGraph step_;
@@ -130,21 +136,25 @@ void check_kept(const World& world, const Strategy& present, const Truth& truth,
 
 }  // namespace
 
+namespace {
+
+ObservedMachine observed(const World& world, const Truth& truth, const Strategy& s) {
+  const VirtualRun run(world, truth, s);
+  const cost::Prices prices = cost::price(run.step(), world.model, s, world.cluster);
+  graph::Timeline timeline;
+  timeline.tasks = run.play(0).tasks;
+  return observe(run.step(), prices, world.cluster, sim::play(run.step(), prices, false), timeline);
+}
+
+}  // namespace
+
 TEST_CASE("what a step shows of its machine is what was done to it") {
   const World world;
   Request request = world.request();
   request.fixed.pp = 2;  // between the nodes; gradients are summed inside
   request.fixed.ep = request.fixed.tp = 1;
   const Truth truth{.links = {1, 10}, .stragglers = {{Rank(3), 2.5}}};
-  const auto observed = [&](const Strategy& s) {
-    const VirtualRun run(world, truth, s);
-    const cost::Prices prices = cost::price(run.step(), world.model, s, world.cluster);
-    graph::Timeline timeline;
-    timeline.tasks = run.play(0).tasks;
-    return observe(run.step(), prices, world.cluster, sim::play(run.step(), prices, false),
-                   timeline);
-  };
-  const ObservedMachine apart = observed(search(request).ranked.front().strategy);
+  const ObservedMachine apart = observed(world, truth, search(request).ranked.front().strategy);
   for (size_t rank = 0; rank < 4; ++rank)
     CHECK(apart.compute[rank] == doctest::Approx(rank == 3 ? 2.5 : 1));
   CHECK(apart.links[0] == doctest::Approx(1).epsilon(0.02));
@@ -152,9 +162,20 @@ TEST_CASE("what a step shows of its machine is what was done to it") {
   // One exchange among all four says of both levels what it knows of both together.
   request.fixed.pp = 1;
   request.fixed.ep = 4;
-  const ObservedMachine together = observed(search(request).ranked.front().strategy);
+  const ObservedMachine together = observed(world, truth, search(request).ranked.front().strategy);
   CHECK(together.links[1] > 5);
   CHECK(together.links[0] == together.links[1]);
+}
+
+// Gradients of many layers are on their way at once; what is alone is small and knows start-ups.
+TEST_CASE("thin links are seen where the large messages of a step overlap") {
+  World world;
+  for (cluster::Level& level : world.cluster.levels) level.link = {1e-3, 1e9};
+  Request request = world.request();
+  request.fixed.pp = request.fixed.ep = request.fixed.tp = 1;
+  const Strategy replicas = search(request).ranked.front().strategy;
+  CHECK(observed(world, {}, replicas).links[1] == doctest::Approx(1).epsilon(0.02));
+  CHECK(observed(world, {.bandwidth = 0.05}, replicas).links[1] > 8);
 }
 
 TEST_CASE("slow links: within twenty steps a strategy that spares it, as fast as it says") {

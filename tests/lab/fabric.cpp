@@ -5,8 +5,9 @@
 //   piper_fabric PREFIX key=value ...
 //
 // Opens a TAP r0, r1, ... for every rank of a node in the namespaces PREFIX0, PREFIX1, ..., writes
-// "ready", and works until its standard input ends. Then writes one JSON object: frames, how late
-// they were delivered against their time, and what every link carried.
+// "ready", and works until its standard input ends; a line "nic_bits=1e6" there gives all cards
+// another rate. Then writes one JSON object: frames, how late they were delivered against their
+// time, and what every link carried.
 #include <fcntl.h>
 #include <linux/if.h>
 #include <linux/if_tun.h>
@@ -144,7 +145,7 @@ class Fabric {
         const auto source = static_cast<int64_t>(events[i].data.u64);
         if (source < layout_.size()) read_frames(source);
         if (source == layout_.size()) clear_timer();
-        if (source > layout_.size() && input_ended()) return;
+        if (source > layout_.size() && !read_input()) return;
       }
     }
   }
@@ -191,9 +192,19 @@ class Fabric {
     uint64_t count = 0;
     (void)!read(timer_, &count, sizeof count);
   }
-  static bool input_ended() {
-    std::array<char, 256> ignored{};
-    return read(STDIN_FILENO, ignored.data(), ignored.size()) <= 0;
+  // False at its end.
+  bool read_input() {
+    std::array<char, 256> words{};
+    const ssize_t size = read(STDIN_FILENO, words.data(), words.size());
+    if (size <= 0) return false;
+    input_.append(words.data(), static_cast<size_t>(size));
+    for (size_t end = input_.find('\n'); end != std::string::npos; end = input_.find('\n')) {
+      const std::string line = input_.substr(0, end), key = "nic_bits=";
+      input_.erase(0, end + 1);
+      if (!line.starts_with(key)) throw std::runtime_error("'" + line + "' is no " + key + "RATE");
+      network_.set_nic_rate(std::stod(line.substr(key.size())) / 8);
+    }
+    return true;
   }
 
   int64_t take_frame() {
@@ -244,6 +255,7 @@ class Fabric {
   std::vector<int64_t> free_;
   std::vector<Nanoseconds> lateness_;
   int64_t num_lost_ = 0;
+  std::string input_;  // what of a line has come
 };
 
 int run(int argc, char** argv) {

@@ -50,6 +50,11 @@ Network::Network(const Layout& layout) : layout_(layout) {
   for (const Link& link : links_) least_latency_ = std::min(least_latency_, link.latency);
 }
 
+void Network::set_nic_rate(double bytes_per_second) {
+  for (int64_t nic = first_nic_; nic < first_rack_; ++nic)
+    links_[static_cast<size_t>(nic)].bytes_per_second = bytes_per_second;
+}
+
 int32_t Network::link_at(const Hop& hop) const {
   const int64_t from = hop.frame.from, to = hop.frame.to;
   const auto nic = [&](int64_t rank) {

@@ -89,6 +89,9 @@ class Network {
   // Before then pop() has nothing to give, unless something enters.
   std::optional<Nanoseconds> next() const;
 
+  // Of all cards, for frames whose service begins from now on.
+  void set_nic_rate(double bytes_per_second);
+
   const std::vector<Link>& links() const { return links_; }
 
  private:

@@ -44,6 +44,19 @@ TEST_CASE("a single stream gets the whole rate inside and outside") {
   }
 }
 
+TEST_CASE("cards take another rate in the middle of a stream, ports keep theirs") {
+  Network network(layout(1));
+  network.enter(0, {0, 1000, 0, 4});
+  CHECK(drain(network) == 200 * kMicrosecond + kMillisecond);
+  network.set_nic_rate(1e5);
+  const Nanoseconds begin = 2 * kMillisecond;
+  network.enter(begin, {1, 1000, 0, 4});
+  CHECK(drain(network) == begin + 200 * kMicrosecond + 10 * kMillisecond);
+  const Nanoseconds then = 20 * kMillisecond;
+  network.enter(then, {2, 1000, 0, 1});
+  CHECK(drain(network) == then + 100 * kMicrosecond + kMillisecond / 4);
+}
+
 // Every rank has 200 frames for each other rank of its node, in rotated order.
 TEST_CASE("a uniform exchange within a node fills all ports") {
   Network network(layout(1));
