@@ -38,7 +38,7 @@ def check_ranks():
     points = ask("collectives", "--parts", "ranks")["ranks"]
     largest = {p["ranks"]: p["bus_bytes_per_second"] for p in points if p["bytes_a_rank"] == 1 << 28}
     assert largest[8] > 2 * largest[16] > 2 * largest[64] > 0, "the drop at the node boundary"
-    # Large exchanges between nodes take what their bytes need at the card, and no more than 1 % besides.
+    # Large exchanges between nodes take what their bytes need at the NIC, and no more than 1 % besides.
     assert all(1 <= p["seconds"] / p["across_seconds"] < 1.01 for p in points if p["nodes"] > 1 and p["bytes_a_rank"] == 1 << 28)
 
 

@@ -26,7 +26,7 @@ def namespaces():
 
 
 def exchanges(folder):
-    """2 nodes of 2 ranks, a card each: right bytes; each card carries what its own rank has for the other node."""
+    """2 nodes of 2 ranks, a NIC each: right bytes; each NIC carries what its own rank has for the other node."""
     report = pathlib.Path(folder) / "report.json"
     size = 20000
     done = lab(["--nodes", 2, "--ranks", 2, "--nics", 2, "--nic-rate", 100, "--exact", "--json", report], PIPER, "bench", "alltoall", "--json",
@@ -42,7 +42,7 @@ def exchanges(folder):
         assert point["seconds"] > point["limit_seconds"], point
     links = {link["name"]: link["bytes"] for link in json.loads(report.read_text())["links"]}
     cards = [links[f"node {node} nic {nic} {way}"] for node in range(2) for nic in range(2) for way in ("up", "down")]
-    assert min(cards) > 0.8 * max(cards), links  # equal loads: no byte on a foreign card
+    assert min(cards) > 0.8 * max(cards), links  # equal loads: no byte on a foreign NIC
     return done.returncode
 
 
@@ -56,7 +56,7 @@ def follows_machine(folder):
     assert done.returncode in (0, 3), done
     slowdown = json.loads(report.read_text())["slowdown"]
     assert slowdown > 1 and f"made {slowdown} times as slow" in done.stderr, done.stderr
-    # One card a node, four pairs over it: the limit is that of the slower card.
+    # One NIC a node, four pairs over it: the limit is that of the slower card.
     limit = json.loads(done.stdout)["points"][0]["limit_seconds"]
     assert abs(limit / (4 * size * 8 / (rate * 1e6 / slowdown)) - 1) < 1e-6, (limit, slowdown)
     print(f"{slowdown} times as slow, found in {time.monotonic() - begin:.0f} s with the command")
@@ -102,7 +102,7 @@ def main():
     failures()
     without_root()
     assert namespaces() == before, (before, namespaces())
-    print("the lab carries exchanges, each rank's over its own card" + (" (measurement refused: busy machine)" if refused else ""))
+    print("the lab carries exchanges, each rank's over its own NIC" + (" (measurement refused: busy machine)" if refused else ""))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def is_comparable(algorithm, size):
 
 
 FEW = [("flat-16", a, *s) for a in ALGORITHMS for s in SIZES if is_comparable(a, s[0])]
-ALL = FEW + [(shape, a, *s) for shape in ("shared-cards-64", "fat-tree-64", "dragonfly-128") for a in ALGORITHMS for s in SIZES
+ALL = FEW + [(shape, a, *s) for shape in ("shared-NICs-64", "fat-tree-64", "dragonfly-128") for a in ALGORITHMS for s in SIZES
              if is_comparable(a, s[0])]
 SETTINGS = ["smpi/bw-factor:0:1.0", "smpi/lat-factor:0:1.0", "network/TCP-gamma:1e18", "network/weight-S:0",
             "network/crosstraffic:0", "network/optim:Full", "smpi/send-is-detached-thresh:0", "smpi/async-small-thresh:0",

@@ -36,7 +36,7 @@ std::map<std::string, std::function<sim::Fabric()>> shapes() {
        [] {
          return sim::tree(kFourCards, {{"system", 4, 10e-6}});
        }},
-      {"shared-cards-64",
+      {"shared-NICs-64",
        [] {
          return sim::tree(kSharedCards, {{"system", 8, 10e-6}});
        }},

@@ -83,7 +83,7 @@ void print_ranks(const std::vector<RankPoint>& points) {
   fmt::print(
       "\nbandwidth over ranks (Fig. 5), flat in node-aware order; eq. 6: all that leaves a device "
       "through its "
-      "share of a card; across: what leaves the node\n{}",
+      "share of a NIC; across: what leaves the node\n{}",
       report::to_text(table));
 }
 
@@ -193,7 +193,7 @@ Run add_bench_collectives(Subcommand command) {
                   "start-up of a message; default: the cluster's")
       .check(number_in(0, 3600));
   command.add_flag("--turns", q.by_turns,
-                   "messages to several peers take turns at their sender's card");
+                   "messages to several peers take turns at their sender's NIC");
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

@@ -298,7 +298,7 @@ void print(const Question& q, const Outcome& o) {
       "over for "
       "every node: {:.2f}\n",
       o.distinct_nodes, o.copies / o.distinct_nodes, o.fewer_rows);
-  const double plain = fastest_plain(o, false), foretold = fastest_plain(o, true);
+  const double plain = fastest_plain(o, false), predicted = fastest_plain(o, true);
   report::Table table;
   table.columns = {{"exchange"},
                    {"seconds", Align::kRight},
@@ -310,7 +310,7 @@ void print(const Question& q, const Outcome& o) {
     table.rows.push_back({line.name, format_seconds(line.measured.seconds),
                           line.predicted ? format_seconds(*line.predicted) : "-",
                           fmt::format("{:.2f}", plain / line.measured.seconds),
-                          line.predicted ? fmt::format("{:.2f}", foretold / *line.predicted) : "-",
+                          line.predicted ? fmt::format("{:.2f}", predicted / *line.predicted) : "-",
                           std::to_string(line.measured.num_wrong)});
   fmt::print("{}", report::to_text(table));
 }

@@ -2,6 +2,7 @@
 // with --serve, a partner for scripts/bench_pipeline, which runs others' pipelines and this one in
 // turn.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/cli/bench.h>
@@ -34,7 +35,7 @@ strategy::PipelineSchedule schedule_of(const Flags& flags) {
 }
 
 int64_t chunks_of_rank(strategy::PipelineSchedule schedule) {
-  return strategy::is_v(schedule) || schedule == strategy::PipelineSchedule::kInterleaved ? 2 : 1;
+  return strategy::is_v(schedule) || strategy::interleaves(schedule) ? 2 : 1;
 }
 
 void check(const Flags& flags) {
@@ -177,8 +178,8 @@ Run add_bench_pipeline(Subcommand command) {
   command.add_option("--micro-batches", flags->micro_batches, "of a step").show_default();
   command
       .add_option("--schedule", flags->schedule,
-                  "gpipe, 1f1b, interleaved, zb-h1, zb-v or dualpipev; two chunks a rank where it "
-                  "has several")
+                  fmt::format("{}; two chunks a rank where it has several",
+                              fmt::join(names_of<strategy::PipelineSchedule>(), ", ")))
       .show_default();
   command.add_option("--rounds", flags->world.rounds, "rounds; medians are reported")
       .show_default();

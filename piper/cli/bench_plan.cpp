@@ -65,7 +65,7 @@ Row measure(const Case& c, int64_t num_cores) {
                                 .num_devices = c.devices};
   const cost::TrainerProfile trainer = cost::load_trainer("piper");
   std::vector<plan::Default> defaults;
-  plan::Request request = plan::settle(question, trainer, defaults);
+  plan::Request request = plan::resolve_defaults(question, trainer, defaults);
   Row row{.question = c, .real = searched(request, num_cores)};
   if (const plan::Plan& plan = row.real.alone.plan; !plan.ranked.empty())
     row.best_mfu = cost::mfu(*request.model, plan.ranked.front().strategy, *request.cluster,

@@ -10,9 +10,9 @@
 #include <piper/nn/counting_allocator.h>
 #include <piper/nn/product.h>
 #include <piper/runtime/measure_products.h>
+#include <piper/train/process_agreement.h>
 #include <piper/train/safetensors.h>
 #include <piper/train/step_bench.h>
-#include <piper/train/together.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -108,7 +108,7 @@ WorldBench::Times WorldBench::measure(int64_t rows, int64_t rounds, int64_t step
 
 void WorldBench::save(int64_t rows, const std::string& folder) {
   const auto records = at(rows).bench->record();
-  train::together(*world_, "save", [&] {
+  train::on_all_processes(*world_, "save", [&] {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
     if (error) throw IoError(folder + ": cannot be made: " + error.message());
@@ -144,7 +144,7 @@ std::string WorldBench::answer(const std::string& line) {
 void WorldBench::serve() {
   constexpr char kLine = '+';
   for (;;) {
-    const std::string line = train::first_alone(*world_, "line of standard input", [] {
+    const std::string line = train::on_first_process(*world_, "line of standard input", [] {
       std::string read;
       return std::getline(std::cin, read) ? kLine + read : std::string();
     });

@@ -50,7 +50,7 @@ struct RankPoint {
   int64_t bytes_a_rank = 0;  // for all ranks together, its own part counted, as in nccl-tests
   double seconds = 0;
   double bus_bandwidth = 0;  // bytes_a_rank * (n-1)/n / seconds
-  // Eq. 6 with b the batch of the whole group: 2bskd/EP bytes of a rank through its share of a card
+  // Eq. 6 with b the batch of the whole group: 2bskd/EP bytes of a rank through its share of a NIC
   // (4bskd/(EP B_NIC) where two share one), times (EP-1)/EP. On one node: 0, none.
   double eq6_seconds = 0;
   double across_seconds = 0;  // the same, of the bytes that leave the node

@@ -17,7 +17,7 @@
 #include <piper/train/data.h>
 #include <piper/train/evaluate.h>
 #include <piper/train/hf_weights.h>
-#include <piper/train/together.h>
+#include <piper/train/process_agreement.h>
 
 #include <algorithm>
 #include <cmath>

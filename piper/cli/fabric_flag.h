@@ -21,7 +21,7 @@ struct FabricShape {
 const std::vector<std::string>& fabric_shapes();
 // Throws InvalidInput naming what is allowed.
 FabricShape parse_fabric_shape(const std::string& text);
-// As many nodes as asked for, with the cards, rates, latencies and costs of the cluster's. Throws
+// As many nodes as asked for, with the NICs, rates, latencies and costs of the cluster's. Throws
 // InvalidInput where the nodes do not make the shape.
 sim::Fabric shaped_fabric(const FabricShape& shape, const cluster::Cluster& cluster,
                           int64_t num_nodes);

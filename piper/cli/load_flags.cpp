@@ -60,7 +60,7 @@ std::optional<cost::LoadDistribution> load_of(const LoadFlags& flags) {
   return cost::parse_load(flags.load);
 }
 
-Json to_json(const cost::Spread& spread) {
+Json to_json(const cost::MeanP95Worst& spread) {
   return {{"mean", spread.mean}, {"p95", spread.p95}, {"worst", spread.worst}};
 }
 
@@ -76,8 +76,8 @@ Json to_json(const LoadFlags& flags, const SampledSteps& sampled) {
 
 std::string to_text(const std::string& what, const SampledSteps& sampled) {
   using report::Align;
-  const cost::Spread seconds = cost::spread_of(sampled.seconds);
-  const cost::Spread bytes = cost::spread_of(sampled.peak_bytes);
+  const cost::MeanP95Worst seconds = cost::spread_of(sampled.seconds);
+  const cost::MeanP95Worst bytes = cost::spread_of(sampled.peak_bytes);
   report::Table table;
   table.columns = {
       {what}, {"mean", Align::kRight}, {"p95", Align::kRight}, {"worst", Align::kRight}};

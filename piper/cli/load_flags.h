@@ -40,7 +40,7 @@ struct SampledSteps {
   std::string load_note;  // cost::stretch_of; may be empty
 };
 
-Json to_json(const cost::Spread& spread);
+Json to_json(const cost::MeanP95Worst& spread);
 Json to_json(const LoadFlags& flags, const SampledSteps& sampled);
 // "step ... / memory ..." as mean, p95, worst, with a line that says of what, and the note.
 std::string to_text(const std::string& what, const SampledSteps& sampled);

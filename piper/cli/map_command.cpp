@@ -146,7 +146,7 @@ int run(const Flags& flags) {
       bar.note(fmt::format("{} on {}", model.name, devices));
       q.asked.num_devices = devices;
       q.asked.global_batch_sequences = flags.batch_per_device * devices;
-      Answer a = answer(plan::settle(q.asked, trainer, defaults));
+      Answer a = answer(plan::resolve_defaults(q.asked, trainer, defaults));
       row.cells.push_back(std::move(a.cell));
       cells.push_back(std::move(a.json));
       bar.advance();

@@ -421,7 +421,7 @@ void add_choices(PlanAnswer& answer) {
 PlanAnswer plan_answer(const PlanQuestion& q, const cost::TrainerProfile& trainer,
                        const std::function<void(int64_t done, int64_t total)>& progress) {
   PlanAnswer answer;
-  answer.request = plan::settle(q.asked, trainer, answer.defaults);
+  answer.request = plan::resolve_defaults(q.asked, trainer, answer.defaults);
   plan::Request& request = answer.request;
   // Nine tenths are the search, the rest is playing what it found.
   if (progress)

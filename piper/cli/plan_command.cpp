@@ -1,6 +1,7 @@
 // piper plan: the strategies with the highest predicted MFU that fit, why the best is best, and why
 // not the others.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/cli/command.h>
 #include <piper/cli/load_flags.h>
@@ -193,8 +194,9 @@ Run add_plan(Subcommand command) {
                      "fix the sequences of a rank at a time");
   command.add_option("--num-micro-batches", flags->fixed.num_micro_batches,
                      "fix their number on a rank");
-  command.add_option("--schedule", flags->schedule,
-                     "fix: gpipe, 1f1b, interleaved, zb-h1, zb-v or dualpipev");
+  command.add_option(
+      "--schedule", flags->schedule,
+      fmt::format("fix: {}", fmt::join(names_of<strategy::PipelineSchedule>(), ", ")));
   command.add_option("--vpp", flags->fixed.vpp, "fix the chunks of layers a rank holds");
   command.add_option("--tp", flags->fixed.tp, "fix the ranks that share a layer's matrices");
   command.add_option("--cp", flags->fixed.cp, "fix the ranks that share a sequence");

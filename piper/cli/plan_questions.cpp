@@ -250,7 +250,7 @@ int answer_min_devices(const PlanQuestion& question) {
   int64_t looked_at = 0;
   const auto request_of = [&](int64_t num_devices) {
     asked.asked.num_devices = num_devices;
-    plan::Request request = plan::settle(asked.asked, trainer, answer.defaults);
+    plan::Request request = plan::resolve_defaults(asked.asked, trainer, answer.defaults);
     answer.memory_limit_bytes = request.memory_limit_bytes;
     return request;
   };

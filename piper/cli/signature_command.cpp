@@ -44,7 +44,7 @@ std::string describe(const Case& c) {
                                 .fixed = {.runnable = true}};
   const cost::TrainerProfile trainer = cost::load_trainer("piper");
   std::vector<plan::Default> defaults;
-  const plan::Request request = plan::settle(question, trainer, defaults);
+  const plan::Request request = plan::resolve_defaults(question, trainer, defaults);
   plan::Plan plan = plan::search(request);
   plan::play_ranked(request, plan);
   std::string text = fmt::format(

@@ -279,8 +279,9 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
                   "slots for copies of experts in every mixture layer, a multiple of ep; "
                   "--rebalance replicate chooses of which (0)")
       .check(integer_in(0, strategy::kMaxCount));
-  command.add_option("--schedule", f.schedule,
-                     "1f1b, gpipe, interleaved, zb-h1, zb-v or dualpipev (1f1b)");
+  command.add_option(
+      "--schedule", f.schedule,
+      fmt::format("{} (1f1b)", fmt::join(names_of<strategy::PipelineSchedule>(), ", ")));
   command.add_option("--tp", f.tp, "ranks that share a layer's matrices (1)").check(count);
   command.add_option("--cp", f.cp, "ranks that share a sequence (1)").check(count);
   command.add_option("--etp", f.etp, "ranks that share an expert's matrices (1)").check(count);
@@ -291,7 +292,7 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   command.add_flag("--sequence-parallel", f.sequence_parallel,
                    "tokens divided over tp between the blocks of a layer");
   command.add_option("--offload", f.offload,
-                     "what lives with the host: none, optimizer, activations or "
+                     "what is kept in host memory: none, optimizer, activations or "
                      "optimizer+activations (none)");
   command.add_option("--placement", f.placement,
                      "tp-cp-ep-dp-pp or tp-cp-ep-pp-dp: which ranks are neighbours (the first)");

@@ -29,9 +29,9 @@
 #include <piper/runtime/profile.h>
 #include <piper/strategy/runnable.h>
 #include <piper/train/memory_check.h>
+#include <piper/train/process_agreement.h>
 #include <piper/train/rebalancer.h>
 #include <piper/train/run.h>
-#include <piper/train/together.h>
 
 #include <cmath>
 #include <filesystem>
@@ -144,7 +144,7 @@ train::RunRequest model_and_strategy(const Flags& flags) {
 
 // Measured on process 0's host alone, its peers idle, so that all plan with the same figures.
 cluster::Cluster cluster_for(const Flags& flags, const train::RunRequest& request) {
-  const std::string text = train::first_alone(*request.world, "profile", [&] {
+  const std::string text = train::on_first_process(*request.world, "profile", [&] {
     return cluster::to_json(flags.strategy.cluster.empty()
                                 ? profile_here(request.strategy.mesh.world(),
                                                request.strategy.precision, request.devices)
@@ -155,12 +155,12 @@ cluster::Cluster cluster_for(const Flags& flags, const train::RunRequest& reques
 }
 
 void complete(const Flags& flags, train::RunRequest& request) {
-  train::together(*request.world, "memory", [&] {  // before seconds are spent on a profile
+  train::on_all_processes(*request.world, "memory", [&] {  // before seconds are spent on a profile
     train::require_memory_of(request.model, request.strategy, request.world->local_ranks(),
                              request.devices);
     return std::string();
   });
-  train::together(*request.world, "data", [&] {
+  train::on_all_processes(*request.world, "data", [&] {
     set_corpus(flags, request);
     return std::string();
   });

@@ -54,7 +54,7 @@ Level joined(const Cluster& cluster, size_t first, size_t last) {
     level.link.bytes_per_second =
         std::min(level.link.bytes_per_second, share_of_device(cluster, i));
   }
-  // Cards of a node stay cards; further out units may have grown, and the share of a device counts.
+  // NICs of a node stay NICs; further out units may have grown, and the share of a device counts.
   level.num_nics = first == 1 ? cluster.levels[1].num_nics : 0;
   level.nic_bytes_per_second = first == 1 ? cluster.levels[1].nic_bytes_per_second : 0;
   return level;

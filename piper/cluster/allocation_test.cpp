@@ -10,7 +10,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// Nodes of 4 with 2 cards of 10, switches of 2 nodes, racks of 3 switches, 2 racks.
+// Nodes of 4 with 2 NICs of 10, switches of 2 nodes, racks of 3 switches, 2 racks.
 Cluster machine() {
   Cluster c;
   c.name = "machine";
@@ -69,7 +69,7 @@ TEST_CASE("groups that are named levels pass over those between, with the slowes
   CHECK(a.machine.levels[1].name == "rack");
   CHECK(a.machine.levels[1].num_members == 6);
   CHECK(a.machine.levels[1].link.bytes_per_second ==
-        4);  // of 4 (rack) and 5 (two cards of 10 for four)
+        4);  // of 4 (rack) and 5 (two NICs of 10 for four)
   CHECK(a.machine.levels[2].name == "system");
   CHECK(common(a, 0, 1) == 1);
   CHECK(common(a, 0, 2) == 2);

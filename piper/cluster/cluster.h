@@ -28,7 +28,7 @@ struct Level {
   // direction, when every device of the level communicates at once. Latency: of one collective or
   // message as its caller sees it (start-up included), not of the wire.
   AlphaBeta link;
-  // network cards of one unit of the level below, through which it speaks here; 0 = not counted
+  // NICs of one unit of the level below, through which it speaks here; 0 = not counted
   int64_t num_nics = 0;
   double nic_bytes_per_second = 0;  // per NIC, one direction; 0 = not stated
 };

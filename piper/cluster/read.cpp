@@ -77,7 +77,7 @@ Level parse_level(const Json& json, const std::string& path, Problems* problems)
   level.nic_bytes_per_second = reader.number("nic_bytes_per_second", 0, kMaxRate, 0);
   if (level.nic_bytes_per_second > 0 && level.num_nics == 0)
     reader.problem("nic_bytes_per_second", "is given without 'num_nics'");
-  // Left out it is taken from the level's bandwidth; a card that moves nothing is neither.
+  // Left out it is taken from the level's bandwidth; a NIC that moves nothing is neither.
   if (level.nic_bytes_per_second == 0 && level.num_nics > 0 && reader.has("nic_bytes_per_second"))
     reader.problem("nic_bytes_per_second",
                    "is 0 with 'num_nics'; allowed: more than 0, or leave the key out");

@@ -101,7 +101,7 @@ TEST_CASE("a minimal description is enough, and nothing that it omits is written
     CHECK_FALSE(written.contains(key));
 }
 
-TEST_CASE("a card that moves nothing and a GEMM above the peak are refused") {
+TEST_CASE("a NIC that moves nothing and a GEMM above the peak are refused") {
   CHECK(problems_of_text("\"nic_bytes_per_second\": 10", "\"nic_bytes_per_second\": 0") ==
         "toy.json: 'levels[1].nic_bytes_per_second' is 0 with 'num_nics'; allowed: more than 0, or "
         "leave the key out");

@@ -82,7 +82,7 @@ MemberSteps all_to_all(AllToAll algorithm, int64_t member, const Topology& topol
   return {};
 }
 
-bool forwards(AllToAll algorithm) { return algorithm >= AllToAll::kBruck; }
+bool forwards(AllToAll algorithm) { return traits(algorithm).forwards; }
 
 CountsTold counts_told(AllToAll algorithm, int64_t member, const Topology& topology) {
   const int64_t n = num_members(topology);

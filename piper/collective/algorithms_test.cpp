@@ -72,30 +72,30 @@ TEST_CASE("on one node, exchanges that know nodes are flat: no scratch, one copy
   }
 }
 
-TEST_CASE("eight members on four cards: all cards of all nodes carry the same, in and out") {
+TEST_CASE("eight members on four NICs: all NICs of all nodes carry the same, in and out") {
   const CountOf count = [](int64_t, int64_t) { return 5; };
   const Topology topology = even_nodes(3, 8, 4);
   for (const AllToAll algorithm : strategy::kAllToAlls) {
     if (algorithm == AllToAll::kLeader || algorithm == AllToAll::kBruck) continue;
     CAPTURE(std::string(strategy::name(algorithm)));
     const Proof proof = proof_of(topology, count, exchange_of(algorithm, {.chunk = 7}));
-    for (const auto& node : proof.cards)
-      for (const Card& card : node) {
-        CHECK(card.out == node.front().out);
-        CHECK(card.in == card.out);
-        CHECK(card.out.units == 2 * 16 * 5);  // two members a card, 16 remote ones
+    for (const auto& node : proof.nics)
+      for (const NicTraffic& nic : node) {
+        CHECK(nic.out == node.front().out);
+        CHECK(nic.in == nic.out);
+        CHECK(nic.out.units == 2 * 16 * 5);  // two members a NIC, 16 remote ones
       }
   }
 }
 
-TEST_CASE("more cards than members: each member keeps to its own") {
+TEST_CASE("more NICs than members: each member keeps to its own") {
   const Topology topology = even_nodes(2, 2, 4);
   const Proof proof = proof_of(
       topology, [](int64_t, int64_t) { return 3; }, exchange_of(AllToAll::kHalo));
-  CHECK(proof.cards[0].size() == 3);  // the highest number that is used: 2
-  CHECK(proof.cards[0][0].out.units == 6);
-  CHECK(proof.cards[0][1].out.units == 0);
-  CHECK(proof.cards[0][2].out.units == 6);
+  CHECK(proof.nics[0].size() == 3);  // the highest number that is used: 2
+  CHECK(proof.nics[0][0].out.units == 6);
+  CHECK(proof.nics[0][1].out.units == 0);
+  CHECK(proof.nics[0][2].out.units == 6);
 }
 
 TEST_CASE("bad counts and topologies are refused with who and what") {

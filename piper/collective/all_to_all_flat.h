@@ -9,7 +9,7 @@
 //                      sent       2nd      v       1st
 //                      output  | of 0  | of 1   | of 2  |
 //
-// Nodes are not looked at: members of one node reach for the next node's first card together
+// Nodes are not looked at: members of one node reach for the next node's first NIC together
 // (node-aware order does not).
 #pragma once
 

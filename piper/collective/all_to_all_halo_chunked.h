@@ -1,6 +1,6 @@
 // HALO with phases II and III in overlapping chunks and rotated rows: the form that wins with long
 // messages. As printed, phase III waits for all of phase II, and costs what the inner links cost on
-// top of what the cards cost; here a chunk is handed on while the next one crosses.
+// top of what the NICs cost; here a chunk is handed on while the next one crosses.
 //
 // Rows cross in packets of at most `chunk` units: neighbouring rows together while they fit, a
 // longer row in equal pieces. A packet goes straight from the sender's input; what is for the

@@ -2,7 +2,7 @@
 // locality domain, and inter-group communication is batched across this boundary". The unit of
 // HALO's phases is then the switch group:
 //
-//   phase I    inside the group, straight, its nodes' cards included: they are one hop apart
+//   phase I    inside the group, straight, its nodes' NICs included: they are one hop apart
 //   phase II   to the counterpart in every other group: rows for all of that group's members
 //   phase III  inside the group, to whom each row is for
 //
@@ -10,7 +10,7 @@
 //
 // A member sends G - 1 messages of the size of a whole group between groups where HALO over nodes
 // sends N - 1 of the size of a node; phase III leaves the node, so that what crosses the boundary
-// goes through a card twice. It pays where the boundary is the narrow place, or far away. The
+// goes through a NIC twice. It pays where the boundary is the narrow place, or far away. The
 // chunks are those of all_to_all_halo_chunked, on level 1 of the topology; where there is none, on
 // level 0.
 #pragma once

@@ -1,6 +1,6 @@
 // All-to-all with one leader a node: everything that leaves a node goes by way of its first member,
 // one message for each pair of nodes. R^2 fewer messages cross than in a flat exchange; the
-// leader's card and memory carry the whole node, so that this is for short messages only.
+// leader's NIC and memory carry the whole node, so that this is for short messages only.
 //
 //   a0 o<--o a1     a0 ==== all of a's rows for all of b's members ====> b0 o-->o b1
 //     gather                      leaders exchange                        scatter

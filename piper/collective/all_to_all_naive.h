@@ -1,7 +1,7 @@
 // All-to-all with uneven counts as it is written without a thought: everybody sends to member 0
 // first, then to member 1, ... All posted at once, straight from input to output.
 //
-//   order of 2 of 4:  0 1 3       order of 3:  0 1 2      (member 0's card is everyone's first)
+//   order of 2 of 4:  0 1 3       order of 3:  0 1 2      (member 0's NIC is everyone's first)
 //
 // Asks for counts (member, *) and (*, member). A pair without bytes has no message.
 #pragma once

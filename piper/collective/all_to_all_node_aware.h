@@ -3,8 +3,8 @@
 //
 // Remote nodes first, rotated by node, by racks first where they are known (unit_order.h); within a
 // node rotated by place. At every position of the order the members' messages then form a
-// permutation (nodes of equal size): no member, and no card, is hit by two at once, and no two
-// cards of a node send to the same node's card.
+// permutation (nodes of equal size): no member, and no NIC, is hit by two at once, and no two
+// NICs of a node send to the same node's NIC.
 //
 //   nodes {0 1} {2 3} {4 5}      order of 2:  4 5 | 0 1 | 3        order of 3:  5 4 | 1 0 | 2
 //

@@ -3,13 +3,13 @@
 // together.
 //
 //   stage 1, inside:   a_l -> a_q: its rows for all members in place q, the own node included
-//   stage 2, cards:    a_q -> b_q: the rows of all of a's members for b_q
+//   stage 2, NICs:     a_q -> b_q: the rows of all of a's members for b_q
 //
 //   input of a0    | a0 | a1 | b0 | b1 |       -> a1: | ->a1 | ->b1 |   (packed: they lie apart)
 //   a1 then holds  | a0->b1 | a1->b1 |         -> b1, straight into its output
 //
 // The mirror image of HALO, which crosses first and distributes then: here the *sender's* node
-// shares out who crosses by target, so that a hot target is served by one card of each node.
+// shares out who crosses by target, so that a hot target is served by one NIC of each node.
 //
 // Even nodes of R members, N nodes, D units a pair: a member sends R - 1 messages of N D inside and
 // N - 1 of R D beyond; scratch 2 (R - 1) N D + (N - 1) R D (packed, arrived, packed again).

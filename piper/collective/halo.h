@@ -2,12 +2,12 @@
 //
 // A unit is a node, or for HALO by switch group a switch group. A row is what one member has for
 // one other. Rows for a remote unit cross to the sender's counterpart there (the member in the same
-// place, behind the same card), who hands them on inside:
+// place, behind the same NIC), who hands them on inside:
 //
 //        unit A                unit B
 //   a0 o---o a1            b0 o---o b1       a0's rows for b0 and b1 go a0 -> b0, then b0 -> b1
 //       \________________/                   phase I   inside the unit, straight
-//        a card of each                      phase II  between counterparts
+//        a NIC of each                      phase II  between counterparts
 //                                            phase III inside the unit: what arrived for others
 //
 //   phase I  ||  (phase II -> phase III)     eq. 13

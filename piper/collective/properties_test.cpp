@@ -27,7 +27,7 @@ T drawn(T from, T to) {
 }
 
 // 1 to 5 nodes of 1 to 4 members, in groups of 1 to 3 nodes or in none, numbers dealt or in order,
-// 1 to 4 cards.
+// 1 to 4 NICs.
 Topology any_topology() {
   std::vector<int64_t> sizes(drawn<size_t>(1, 6));
   for (int64_t& size : sizes) size = drawn<int64_t>(1, 5);
@@ -106,8 +106,8 @@ TEST_CASE("any exchange and any reduction plays on streams, on any topology") {
     }));
 }
 
-TEST_CASE("no exchange sends fewer bytes over cards than the rows that must cross, HALO not more") {
-  CHECK(holds("bytes over cards", [] {
+TEST_CASE("no exchange sends fewer bytes over NICs than the rows that must cross, HALO not more") {
+  CHECK(holds("bytes over NICs", [] {
     const Topology topology = any_topology();
     const CountTable table = any_counts(num_members(topology));
     int64_t must_cross = 0;

@@ -22,10 +22,10 @@ size_t level_between(const Topology& topology, int64_t a, int64_t b) {
   return level;
 }
 
-Card& card_of(Proof& proof, const Topology& topology, int64_t member) {
+NicTraffic& nic_of(Proof& proof, const Topology& topology, int64_t member) {
   const int32_t node = topology.unit[0][member];
   const int32_t nic = topology.nic.empty() ? 0 : topology.nic[member];
-  return proof.cards[node][nic];
+  return proof.nics[node][nic];
 }
 
 void count_message(Proof& proof, const Topology& topology, int64_t from, const Step& step) {
@@ -36,16 +36,16 @@ void count_message(Proof& proof, const Topology& topology, int64_t from, const S
   };
   count(proof.by_level[level]);
   if (level == 0) return;
-  count(card_of(proof, topology, from).out);
-  count(card_of(proof, topology, step.peer).in);
+  count(nic_of(proof, topology, from).out);
+  count(nic_of(proof, topology, step.peer).in);
 }
 
 void count_steps(Proof& proof, const Topology& topology, const std::vector<MemberSteps>& members) {
   const Units nodes(topology, 0);
-  const int32_t last_card =
+  const int32_t last_nic =
       topology.nic.empty() ? 0 : *std::max_element(topology.nic.begin(), topology.nic.end());
   proof.by_level.resize(topology.unit.size() + 1);
-  proof.cards.assign(nodes.num_units(), std::vector<Card>(static_cast<size_t>(last_card) + 1));
+  proof.nics.assign(nodes.num_units(), std::vector<NicTraffic>(static_cast<size_t>(last_nic) + 1));
   for (size_t m = 0; m < members.size(); ++m) {
     proof.max_scratch = std::max(proof.max_scratch, members[m].scratch_count);
     proof.num_steps += static_cast<int64_t>(members[m].steps.size());

@@ -1,5 +1,5 @@
 // Proves an algorithm for all members at once, block by block, and counts what it costs: messages
-// and units by level and card, scratch, copies. Large cases are proven in seconds: 2,048 members
+// and units by level and NIC, scratch, copies. Large cases are proven in seconds: 2,048 members
 // that all speak to each other, 10,000 that speak to some. verify.h is the plain oracle, element by
 // element.
 #pragma once
@@ -20,8 +20,8 @@ struct Traffic {
   bool operator==(const Traffic&) const = default;
 };
 
-// One network card of one node.
-struct Card {
+// One NIC of one node.
+struct NicTraffic {
   Traffic out, in;
 };
 
@@ -30,8 +30,8 @@ struct Proof {
   // Between members by the innermost level that they share: [0] inside a node, [1] inside a unit of
   // level 1 and not of level 0, ...; the last one: beyond every level.
   std::vector<Traffic> by_level;
-  std::vector<std::vector<Card>> cards;  // [node][card]: messages that leave or enter the node
-  int64_t max_scratch = 0;               // units, of one member
+  std::vector<std::vector<NicTraffic>> nics;  // [node][NIC]: messages that leave or enter the node
+  int64_t max_scratch = 0;                    // units, of one member
   int64_t copied = 0;  // units that copies and additions move inside members, all members
   int64_t num_steps = 0;
 };

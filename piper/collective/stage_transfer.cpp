@@ -8,39 +8,38 @@
 namespace piper::collective {
 namespace {
 
-// Who stands behind the cards of each node.
-class Cards {
+// Who stands behind the NICs of each node.
+class Nics {
  public:
-  explicit Cards(const Topology& topology) : nodes_(topology, 0), nic_(topology.nic) {
+  explicit Nics(const Topology& topology) : nodes_(topology, 0), nic_(topology.nic) {
     nic_.resize(nodes_.num_members(), 0);
     behind_.resize(nodes_.num_units());
     for (int64_t member = 0; member < nodes_.num_members(); ++member) {
-      auto& cards = behind_[nodes_.unit(member)];
-      auto card = std::find_if(cards.begin(), cards.end(),
-                               [&](const Card& c) { return c.nic == nic_[member]; });
-      if (card == cards.end()) card = cards.insert(cards.end(), {nic_[member], {}});
-      card->members.push_back(static_cast<int32_t>(member));
+      auto& nics = behind_[nodes_.unit(member)];
+      auto nic = std::find_if(nics.begin(), nics.end(),
+                              [&](const Nic& c) { return c.nic == nic_[member]; });
+      if (nic == nics.end()) nic = nics.insert(nics.end(), {nic_[member], {}});
+      nic->members.push_back(static_cast<int32_t>(member));
     }
-    for (auto& cards : behind_)
-      std::sort(cards.begin(), cards.end(),
-                [](const Card& a, const Card& b) { return a.nic < b.nic; });
+    for (auto& nics : behind_)
+      std::sort(nics.begin(), nics.end(), [](const Nic& a, const Nic& b) { return a.nic < b.nic; });
   }
 
   const Units& nodes() const { return nodes_; }
-  int64_t num_cards(int64_t member) const { return size(cards_of(member)); }
+  int64_t num_cards(int64_t member) const { return size(nics_of(member)); }
 
   // Who carries piece k of what `member` sends or receives: itself for k = 0.
   int32_t carrier(int64_t member, int64_t k) const {
-    const std::vector<Card>& cards = cards_of(member);
-    const auto own = std::find_if(cards.begin(), cards.end(),
-                                  [&](const Card& c) { return c.nic == nic_[member]; });
+    const std::vector<Nic>& nics = nics_of(member);
+    const auto own =
+        std::find_if(nics.begin(), nics.end(), [&](const Nic& c) { return c.nic == nic_[member]; });
     if (k == 0) return static_cast<int32_t>(member);
-    const std::vector<int32_t>& members = cards[(own - cards.begin() + k) % size(cards)].members;
+    const std::vector<int32_t>& members = nics[(own - nics.begin() + k) % size(nics)].members;
     return members[nodes_.place(member) % size(members)];
   }
 
  private:
-  struct Card {
+  struct Nic {
     int32_t nic;
     std::vector<int32_t> members;
   };
@@ -48,11 +47,11 @@ class Cards {
   static int64_t size(const std::vector<T>& list) {
     return static_cast<int64_t>(list.size());
   }
-  const std::vector<Card>& cards_of(int64_t member) const { return behind_[nodes_.unit(member)]; }
+  const std::vector<Nic>& nics_of(int64_t member) const { return behind_[nodes_.unit(member)]; }
 
   Units nodes_;
   std::vector<int32_t> nic_;
-  std::vector<std::vector<Card>> behind_;  // by node, ascending cards
+  std::vector<std::vector<Nic>> behind_;  // by node, ascending NICs
 };
 
 struct Piece {
@@ -79,7 +78,7 @@ class Writer {
  public:
   Writer(int64_t member, const Topology& topology, std::span<const Transfer> transfers)
       : member_(member),
-        cards_(topology),
+        nics_(topology),
         transfers_(transfers),
         steps_(member, total(transfers, &Transfer::from, member),
                total(transfers, &Transfer::to, member)) {}
@@ -87,10 +86,10 @@ class Writer {
   MemberSteps write(bool spread) {
     uint32_t part = 0;
     for (const Transfer& transfer : transfers_) {
-      const bool crosses = !cards_.nodes().together(transfer.from, transfer.to);
-      const int64_t num = spread && crosses ? std::min(cards_.num_cards(transfer.from),
-                                                       cards_.num_cards(transfer.to))
-                                            : 1;
+      const bool crosses = !nics_.nodes().together(transfer.from, transfer.to);
+      const int64_t num =
+          spread && crosses ? std::min(nics_.num_cards(transfer.from), nics_.num_cards(transfer.to))
+                            : 1;
       for (int64_t k = 0; k < num; ++k) piece(transfer, k, num, part++);
       if (transfer.from == member_) sent_ += transfer.count;
       if (transfer.to == member_) received_ += transfer.count;
@@ -103,7 +102,7 @@ class Writer {
   // same has no hop.
   void piece(const Transfer& transfer, int64_t k, int64_t num, uint32_t part) {
     const auto [offset, count] = piece_of(transfer.count, k, num);
-    const int32_t out = cards_.carrier(transfer.from, k), in = cards_.carrier(transfer.to, k);
+    const int32_t out = nics_.carrier(transfer.from, k), in = nics_.carrier(transfer.to, k);
     const Block source{Buffer::kInput, sent_ + offset, count};
     const Block target{Buffer::kOutput, received_ + offset, count};
     std::vector<int32_t> path{transfer.from};
@@ -122,7 +121,7 @@ class Writer {
   }
 
   int64_t member_;
-  Cards cards_;
+  Nics nics_;
   std::span<const Transfer> transfers_;
   StepWriter steps_;
   int64_t sent_ = 0, received_ = 0;  // of earlier transfers, in input and output

@@ -37,7 +37,7 @@ std::vector<Transfer> random_transfers(int64_t n, uint32_t seed) {
   return transfers;
 }
 
-TEST_CASE("transfers between stages arrive, straight and spread over cards") {
+TEST_CASE("transfers between stages arrive, straight and spread over NICs") {
   uint32_t seed = 0;
   for (const Topology& topology : small_topologies())
     for (const bool spread : {false, true}) {
@@ -49,27 +49,27 @@ TEST_CASE("transfers between stages arrive, straight and spread over cards") {
     }
 }
 
-TEST_CASE("a lone message of 80 spread over four cards leaves and enters 20 through each") {
+TEST_CASE("a lone message of 80 spread over four NICs leaves and enters 20 through each") {
   const Topology topology = even_nodes(2, 8, 4);
   const std::vector<Transfer> lone{{2, 10, 80}};
   const Proof plain = prove(topology, steps_of(topology, lone, false), false, arriving(lone));
-  CHECK(plain.cards[0][1].out == Traffic{1, 80});  // member 2 is behind card 1
+  CHECK(plain.nics[0][1].out == Traffic{1, 80});  // member 2 is behind NIC 1
   CHECK(plain.max_scratch == 0);
   const Proof spread = prove(topology, steps_of(topology, lone, true), false, arriving(lone));
-  for (int card = 0; card < 4; ++card) {
-    CHECK(spread.cards[0][card].out == Traffic{1, 20});
-    CHECK(spread.cards[1][card].in == Traffic{1, 20});
+  for (int nic = 0; nic < 4; ++nic) {
+    CHECK(spread.nics[0][nic].out == Traffic{1, 20});
+    CHECK(spread.nics[1][nic].in == Traffic{1, 20});
   }
   CHECK(spread.by_level[0] == Traffic{6, 120});  // to three neighbours, and from three
 }
 
-TEST_CASE("concurrent pairs keep to their own cards and load them evenly, spread or not") {
+TEST_CASE("concurrent pairs keep to their own NICs and load them evenly, spread or not") {
   const Topology topology = even_nodes(2, 8, 4);
   std::vector<Transfer> pairs;
   for (int32_t m = 0; m < 8; ++m) pairs.push_back({m, 8 + m, 40});
   for (const bool spread : {false, true}) {
     const Proof proof = prove(topology, steps_of(topology, pairs, spread), false, arriving(pairs));
-    for (int card = 0; card < 4; ++card) CHECK(proof.cards[0][card].out.units == 80);
+    for (int nic = 0; nic < 4; ++nic) CHECK(proof.nics[0][nic].out.units == 80);
   }
 }
 

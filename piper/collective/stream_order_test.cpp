@@ -110,7 +110,7 @@ TEST_CASE("every reduction plays on streams") {
         }
 }
 
-TEST_CASE("transfers between stages play on streams, straight and spread over cards") {
+TEST_CASE("transfers between stages play on streams, straight and spread over NICs") {
   for (const Topology& topology : small_topologies()) {
     const auto n = static_cast<int32_t>(num_members(topology));
     std::vector<Transfer> transfers;

@@ -47,10 +47,10 @@ std::vector<std::string> problems(const Topology& topology) {
   if (topology.unit.empty()) return {"a topology without nodes"};
   const size_t n = topology.unit.front().size();
   if (!topology.nic.empty() && topology.nic.size() != n)
-    found.push_back(fmt::format("cards of {} members, nodes of {}", topology.nic.size(), n));
+    found.push_back(fmt::format("NICs of {} members, nodes of {}", topology.nic.size(), n));
   for (size_t member = 0; member < topology.nic.size(); ++member)
     if (topology.nic[member] < 0)
-      found.push_back(fmt::format("member {} has card {}", member, topology.nic[member]));
+      found.push_back(fmt::format("member {} has NIC {}", member, topology.nic[member]));
   for (size_t level = 0; level < topology.unit.size(); ++level) {
     const std::vector<int32_t>& unit = topology.unit[level];
     if (unit.size() != n) {

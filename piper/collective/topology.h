@@ -4,7 +4,7 @@
 //   member      0  1  2  3   4  5  6  7
 //   unit[0]     0  0  0  0   1  1  1  1     nodes
 //   unit[1]     0  0  0  0   0  0  0  0     switch groups
-//   nic         0  0  1  1   0  0  1  1     cards, counted within a node
+//   nic         0  0  1  1   0  0  1  1     NICs, counted within a node
 #pragma once
 
 #include <piper/base/strong_id.h>
@@ -26,7 +26,7 @@ struct Topology {
   // rack, data centre). The nodes are always there, since they say how many members there are
   // (`apart` where nothing is known).
   std::vector<std::vector<int32_t>> unit;
-  // The card of its node through which a member speaks. Empty: one card a node.
+  // The NIC of its node through which a member speaks. Empty: one NIC a node.
   std::vector<int32_t> nic;
 };
 
@@ -39,13 +39,13 @@ int64_t num_members(const Topology& topology);
 // Nothing is known: every member is a node of its own.
 Topology apart(int64_t num_members);
 
-// The same number of members in every node, numbered node by node. Card c of num_nics serves the
+// The same number of members in every node, numbered node by node. NIC c of num_nics serves the
 // members l of its node with l * num_nics / members_a_node == c: neighbours share one, and the
 // loads differ by one member at most. nodes_a_group > 0 adds a level of groups of that many nodes.
 Topology even_nodes(int64_t num_nodes, int64_t members_a_node, int64_t num_nics = 1,
                     int64_t nodes_a_group = 0);
 
-// Of some members, in the order given: units and cards as before, numbered anew without gaps.
+// Of some members, in the order given: units and NICs as before, numbered anew without gaps.
 Topology topology_among(const Topology& all, std::span<const Rank> members);
 
 // All problems of a topology, one line each: levels of different lengths, numbers with gaps or
@@ -70,7 +70,7 @@ class Units {
   bool together(int64_t a, int64_t b) const { return unit_[a] == unit_[b]; }
 
   // The member of `unit` to whom `member` speaks for all of it: the one in the same place, or where
-  // that unit is smaller, in that place modulo its size. Cards of the same number meet.
+  // that unit is smaller, in that place modulo its size. NICs of the same number meet.
   int32_t counterpart(int64_t member, int64_t unit) const {
     return members_[first_[unit] + place_[member] % size(unit)];
   }

@@ -40,10 +40,10 @@
 // Where the number of units is no product of rows near the racks' size (primes), units stand on a
 // ring, scattered, and address the next one on it, then the one after: some four of eight share a
 // bundle. Both are permutations at every step. (A grid with empty cells is none: who passes one by
-// is a step ahead of the others, which among 13 nodes cost 8 % where cards are what is narrow.)
+// is a step ahead of the others, which among 13 nodes cost 8 % where NICs are what is narrow.)
 //
 // Levels whose units hold different numbers of units are not looked at further in. Units of all
-// levels nest (topology.h): rail switches, which join cards of many nodes, are none.
+// levels nest (topology.h): rail switches, which join NICs of many nodes, are none.
 //
 // Exchanges all use it, without a name of its own: where bundles are wide, or uplinks are a rack's
 // and not a pair's, it is as fast as the plain rotation or faster, but for 2 % here and there of

@@ -103,7 +103,7 @@ class Member {
   // Everyone's two numbers. Also a barrier: along a binomial tree to rank 0 and back. Ranks that
   // are done early say so while others still exchange: one message each, and of ranks that lie
   // together most of them inside the node. (All to all, the ranks of 8 nodes kept each other's
-  // cards busy: a leader's exchange of 64 B took 51 ms instead of 45.)
+  // NICs busy: a leader's exchange of 64 B took 51 ms instead of 45.)
   std::vector<Pair> share(Pair mine) {
     const auto n = std::ssize(group_.members);
     std::vector<Pair> all(static_cast<size_t>(n));

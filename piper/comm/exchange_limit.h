@@ -1,11 +1,11 @@
 // The least time in which the wires can carry an all-to-all, whatever the algorithm: of every port,
-// card and uplink the bytes that have to pass, over its rate.
+// NIC and uplink the bytes that have to pass, over its rate.
 //
 //   a rank's port, out and in:   its bytes for ranks of its node         / inner
-//   a node's cards:              its bytes for and from other nodes      / (cards in use * nic)
+//   a node's NICs:               its bytes for and from other nodes      / (NICs in use * nic)
 //   a unit's uplink:             its bytes for and from other such units / uplink
 //
-// Bytes for a node may leave through any of its cards, since ranks can hand them on to each other:
+// Bytes for a node may leave through any of its NICs, since ranks can hand them on to each other:
 // the limit is not that of a flat exchange where the ranks' bytes are unequal. Latencies, heads of
 // frames and the cost of a message are left out.
 #pragma once
@@ -21,7 +21,7 @@ namespace piper::comm {
 // Bytes a second, one direction. 0: not counted.
 struct LinkRates {
   double inner = 0;            // of a rank's port within its node
-  double nic = 0;              // of a card
+  double nic = 0;              // of a NIC
   std::vector<double> uplink;  // of a unit of topology level 1, 2, ... towards the other ones
 };
 

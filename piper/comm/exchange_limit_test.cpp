@@ -4,13 +4,13 @@
 namespace piper::comm {
 namespace {
 
-// 2 nodes of 2 ranks; one or two cards.
+// 2 nodes of 2 ranks; one or two NICs.
 collective::Topology nodes(bool two_cards) {
   return {.unit = {{0, 0, 1, 1}},
           .nic = two_cards ? std::vector<int32_t>{0, 1, 0, 1} : std::vector<int32_t>{}};
 }
 
-TEST_CASE("an even exchange is bounded by its cards: 4 pairs leave each node") {
+TEST_CASE("an even exchange is bounded by its NICs: 4 pairs leave each node") {
   const auto even = [](int64_t, int64_t) { return 1000; };
   CHECK(exchange_limit(nodes(false), even, 4, {.inner = 1e6, .nic = 1e6}) ==
         doctest::Approx(4 * 1000 / 1e6));
@@ -25,7 +25,7 @@ TEST_CASE("a slow port within the node bounds it, and what nobody counts does no
   CHECK(exchange_limit(nodes(false), even, 4, {}) == 0);
 }
 
-TEST_CASE("a hot rank's bytes may enter through all cards of its node") {
+TEST_CASE("a hot rank's bytes may enter through all NICs of its node") {
   // Rank 0 receives 1000 from each rank of the other node, nothing else moves.
   const auto hot = [](int64_t from, int64_t to) { return to == 0 && from >= 2 ? 1000 : 0; };
   CHECK(exchange_limit(nodes(true), hot, 4, {.inner = 1e9, .nic = 1e6}) ==

@@ -13,7 +13,7 @@
 namespace piper::comm::internal {
 namespace {
 
-constexpr int kTurn = 64;  // connections accepted before the thread's other work has its turn
+constexpr int kYield = 64;  // connections accepted before the thread's other work has its turn
 constexpr std::chrono::milliseconds kSweepInterval{250};
 constexpr std::chrono::milliseconds kShortestRest{10}, kLongestRest{500};
 constexpr size_t kMinGuests = 64;
@@ -64,7 +64,7 @@ void GuardedAcceptor::wait() {
 }
 
 void GuardedAcceptor::accept() {
-  for (int i = 0; i < kTurn; ++i) {
+  for (int i = 0; i < kYield; ++i) {
     asio::error_code error;
     asio::ip::tcp::socket socket(io_);
     acceptor_.accept(socket, error);

@@ -3,7 +3,7 @@
 // | variable | |
 // |---|---|
 // | PIPER_NODE   | name of the process's node; default: the host's name |
-// | PIPER_NIC    | the card of its node through which its ranks speak: 0, 1, ...; default 0. Its address is PIPER_INTERFACE, which the TCP wire listens on and calls from |
+// | PIPER_NIC    | the NIC of its node through which its ranks speak: 0, 1, ...; default 0. Its address is PIPER_INTERFACE, which the TCP wire listens on and calls from |
 // | PIPER_GROUPS | names of what the node is in, innermost first: "switch 3, rack 1"; default: nothing is known |
 #pragma once
 

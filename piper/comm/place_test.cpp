@@ -53,7 +53,7 @@ LookUp variables(std::map<std::string, std::string> values) {
   };
 }
 
-TEST_CASE("a process's place is read from its environment, and defaults to its host and card 0") {
+TEST_CASE("a process's place is read from its environment, and defaults to its host and NIC 0") {
   const Place place = place_from(
       variables({{"PIPER_NODE", "n7"}, {"PIPER_NIC", "3"}, {"PIPER_GROUPS", "switch 2, rack 1"}}));
   CHECK(place.node == "n7");

@@ -20,7 +20,7 @@
 namespace piper::comm::internal {
 
 // Messages up to 256 KB go without being offered first: copying one costs no more than two more
-// ways between the processes, which are long where other messages wait in the same card.
+// ways between the processes, which are long where other messages wait in the same NIC.
 constexpr size_t kTcpNoteBytes = (size_t{256} << 10) + kMaxNoteHeadBytes;
 
 class TcpConnection : public std::enable_shared_from_this<TcpConnection> {

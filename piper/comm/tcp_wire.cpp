@@ -114,7 +114,7 @@ struct TcpWire::Impl {
 
   asio::io_context io;
   Introduction introduction;
-  asio::ip::tcp::endpoint own;  // calls leave through the card on which this process listens
+  asio::ip::tcp::endpoint own;  // calls leave through the NIC on which this process listens
   std::vector<Peer> peers;      // by process
   int64_t num_missing;
   std::map<int64_t, std::shared_ptr<Caller>> callers;  // by process

@@ -27,7 +27,7 @@ namespace piper::comm {
 class TcpWire final : public Wire {
  public:
   // Listens on a free port of `numeric_address`, and calls others from it: where a host has several
-  // cards, that address decides which one carries this process's bytes. Throws InvalidInput.
+  // NICs, that address decides which one carries this process's bytes. Throws InvalidInput.
   TcpWire(const Identity& mine, const std::string& secret, const std::string& numeric_address,
           Reach reach = Reach::kOneAddress);
   ~TcpWire() override;

@@ -303,7 +303,7 @@ int64_t sequence_choices_bytes(const model::FeedForward& f, const SegmentWork& w
 int64_t token_choices_bytes(const model::FeedForward& f, SegmentKind writer,
                             const SegmentWork& work) {
   int64_t ranks = 1;
-  if (writer != SegmentKind::kChoose) ranks *= work.by.context;
+  if (writer != SegmentKind::kRouteOnly) ranks *= work.by.context;
   if (writer == SegmentKind::kTensorChoices) ranks *= work.by.tensor;
   return work.routed_tokens() * ranks * 2 * f.top_k * main_element_bytes(work.element_bytes);
 }
@@ -360,7 +360,7 @@ SegmentBytes choose_bytes(const model::Model& model, const model::FeedForward& f
                           const SegmentWork& work) {
   const int64_t e = work.element_bytes, main = main_element_bytes(e), tokens = work.routed_tokens();
   const int64_t scores = tokens * f.num_experts,
-                choices = token_choices_bytes(f, SegmentKind::kChoose, work);
+                choices = token_choices_bytes(f, SegmentKind::kRouteOnly, work);
   const bool chooses = f.selection_bias || (f.num_groups > 1 && f.top_groups < f.num_groups);
   const int64_t chosen = tokens * f.top_k * kIndexBytes;
   const int64_t weights = tokens * f.top_k * (kIndexOfTokenBytes + main);
@@ -493,7 +493,7 @@ int64_t hidden_tokens(const schedule::SlotMeaning& slot, const SegmentWork& work
   switch (slot.segment.kind) {
     case SegmentKind::kGate:
     case SegmentKind::kSharedExperts:
-    case SegmentKind::kMerge:
+    case SegmentKind::kUnpermute:
       return work.routed_tokens();
     case SegmentKind::kHead:
       return is_gradient ? work.own_tokens() : work.tokens();
@@ -565,7 +565,7 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
       return dense_bytes(model, layer_of(model, segment).feed_forward, work);
     case SegmentKind::kGate:
       return gate_bytes(model, layer_of(model, segment).feed_forward, work);
-    case SegmentKind::kChoose:
+    case SegmentKind::kRouteOnly:
       return choose_bytes(model, layer_of(model, segment).feed_forward, work);
     case SegmentKind::kSharedExperts:
       return shared_bytes(model, layer_of(model, segment).feed_forward, work);
@@ -573,9 +573,9 @@ SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& s
       return experts_bytes(model, layer_of(model, segment).feed_forward, work);
     case SegmentKind::kHead:
       return head_bytes(model, work);
-    case SegmentKind::kMtpJoin:
+    case SegmentKind::kMtpProjection:
       return join_bytes(model, work);
-    case SegmentKind::kMerge:  // weights, less what the rows' copies count too often
+    case SegmentKind::kUnpermute:  // weights, less what the rows' copies count too often
       return {.backward_transient =
                   work.by.copies > 1 ? work.rows * main_element_bytes(work.element_bytes) : 0};
     case SegmentKind::kEmbedding:

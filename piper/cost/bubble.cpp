@@ -127,7 +127,7 @@ int64_t micro_batches_in_flight(strategy::PipelineSchedule schedule, int64_t pp,
                                 int64_t num_micro_batches) {
   // Of a rank that holds several chunks, one begun counts as a whole.
   const bool is_v = strategy::is_v(schedule);
-  if (schedule == strategy::PipelineSchedule::kInterleaved) return num_micro_batches;
+  if (strategy::interleaves(schedule)) return num_micro_batches;
   return (chunk_forwards_in_flight(schedule, pp, is_v ? 2 : 1, rank, num_micro_batches) +
           (is_v ? 1 : 0)) /
          (is_v ? 2 : 1);

@@ -58,7 +58,7 @@ class Dedup {
   double within() const {
     return inside((r_ - 1) * (m_ + 1) * std::min(into_member_ * hot_, tokens_));
   }
-  // A piece alone, on a whole card.
+  // A piece alone, on a whole NIC.
   double one_piece() const {
     return s_.levels.size() == 1
                ? 0

@@ -67,7 +67,7 @@ struct Estimate {
   int64_t fullest_stage = 0, busiest_stage = 0;
   StageBytes fullest;
   double states_bytes = 0;  // largest over stages, without activations
-  double in_pipeline =
+  double pipeline_seconds =
       0;  // of `seconds`: until the last rank has done its last action, if nothing else held it up
   bool is_coarse = false;  // see Estimator::estimate()
   double at_least = 0;     // what `seconds` would not go below if they were not coarse
@@ -119,10 +119,10 @@ class Estimator {
  public:
   virtual ~Estimator() = default;
 
-  // With what is beyond `worth_below` seconds or `most_bytes` an estimator need not take pains: the
-  // result `is_coarse`, and its seconds are at least that.
+  // For a strategy beyond one of these two limits the result may be a lower bound: it `is_coarse`
+  // then, and its seconds are at least that.
   virtual Estimate estimate(const strategy::Strategy& strategy, double imbalance = 1,
-                            double worth_below = std::numeric_limits<double>::infinity(),
+                            double give_up_above_seconds = std::numeric_limits<double>::infinity(),
                             double most_bytes = std::numeric_limits<double>::infinity()) = 0;
   // The bytes of estimate() and the stage that they are of, and nothing else: a fraction of its
   // work.

@@ -26,9 +26,6 @@ int64_t rows_with_bit(int64_t n, int64_t bit) {
   return n / (2 * bit) * bit + std::max<int64_t>(0, n % (2 * bit) - bit);
 }
 
-// Those of one node are node-aware.
-bool knows_nodes(AllToAll algorithm) { return algorithm >= AllToAll::kTwoD; }
-
 class Closed {
  public:
   Closed(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load)
@@ -49,7 +46,7 @@ class Closed {
   }
 
   double travel() const {
-    if (s_.levels.size() == 1 && knows_nodes(form_.algorithm)) return straight();
+    if (s_.levels.size() == 1 && traits(form_.algorithm).stages) return straight();
     switch (form_.algorithm) {
       case AllToAll::kFlat:
       case AllToAll::kNodeAware:
@@ -82,7 +79,7 @@ class Closed {
 
   // Of even nodes, by the layout that stands above every algorithm.
   double scratch() const {
-    if (n_ <= 1 || (s_.levels.size() == 1 && knows_nodes(form_.algorithm))) return 0;
+    if (n_ <= 1 || (s_.levels.size() == 1 && traits(form_.algorithm).stages)) return 0;
     switch (form_.algorithm) {
       case AllToAll::kFlat:
       case AllToAll::kNodeAware:
@@ -164,7 +161,7 @@ class Closed {
       longest = std::max(longest, across(l, shared_by));
     return longest;
   }
-  // One message alone, on a whole card.
+  // One message alone, on a whole NIC.
   double alone(double bytes) const {
     return s_.levels.size() == 1 ? inside(bytes)
                                  : bytes * level(1).seconds_per_byte / s_.members_of_card;
@@ -178,7 +175,7 @@ class Closed {
                      start_ + near_latency() + inside((r_ - 1) * d_ * hot_)});
   }
 
-  // All reach the last card last: what is for it comes in when everything else has gone out.
+  // All reach the last NIC last: what is for it comes in when everything else has gone out.
   double naive() const {
     const bool one_node = s_.levels.size() == 1;
     const double last = one_node ? 1 : s_.members_of_card;
@@ -191,7 +188,7 @@ class Closed {
   }
 
   // A round in which everybody sends `bytes` so far. On its way a message waits for the latency,
-  // while those that share its card use it; only messages that start near a boundary cross it.
+  // while those that share its NIC use it; only messages that start near a boundary cross it.
   double round(double distance, double bytes) const {
     const double near = std::min(distance, n_ - distance);
     double latency = near_latency(), own = inside(bytes), shared = near < r_ ? own : 0;
@@ -288,7 +285,7 @@ class Closed {
 
     const double beyond = across_from(unit + 1, u);
     double busy = beyond, inner_latency = near_latency();
-    if (unit > 0) {  // inside the group, too, most rows go through the card
+    if (unit > 0) {  // inside the group, too, most rows go through the NIC
       inner_latency = level(1).latency_seconds;
       const double card = units * u + (units + 1) * (u - r_);
       busy = std::max(busy, card * d_ * level(1).seconds_per_byte * hottest_of(s_.members_of_card));
@@ -370,7 +367,7 @@ ExchangeSite::ExchangeSite(const cluster::Cluster& cluster, const Group& group)
   if (cluster.levels.size() > 1) members_of_card = members_in(devices_of_port(cluster, 1), group);
 }
 
-TokenSpread Routed::on(const ExchangeSite& site) const {
+DedupRatios Routed::on(const ExchangeSite& site) const {
   if (layer == nullptr || !layer->is_moe()) return {};
   return expected_spread(*layer, site.members(), site.levels.front().members, row_bytes);
 }
@@ -382,7 +379,7 @@ double form_seconds(const ExchangeSite& site, const ExchangeForm& form, const Ex
 }
 
 double scratch_bytes(const ExchangeSite& site, const ExchangeForm& form, double pair_bytes,
-                     const TokenSpread& spread) {
+                     const DedupRatios& spread) {
   const ExchangeLoad load{pair_bytes, 1, spread};
   if (form.algorithm == AllToAll::kHaloDedup) return dedup_scratch_bytes(site, load);
   return Closed(site, form, load).scratch();

@@ -12,12 +12,12 @@
 //
 //   exchange       messages of a member                      what it waits for
 //   flat, node-aware, windowed   n-1 of D                    nothing
-//   naive          n-1 of D                                  the last card, which all reach last
+//   naive          n-1 of D                                  the last NIC, which all reach last
 //   pairwise       n-1 of D                                  every round for the one before
 //   bruck          ceil(log2 n) of about n D / 2             likewise; rows are packed
-//   2d             R-1 of N D inside, M of R D               cards for all of the inside
+//   2d             R-1 of N D inside, M of R D               NICs for all of the inside
 //   leader         a leader: M of R^2 D                      gathered before, scattered after
-//   halo-printed   M of R D, R-1 of M D inside               inside for all of the cards
+//   halo-printed   M of R D, R-1 of M D inside               inside for all of the NICs
 //   halo           the same rows, handed on as they come     the last packet
 //   halo-switch    the same over the switch group            likewise
 //   three-level    beyond the group, the nodes, inside       each for the one before
@@ -74,7 +74,7 @@ struct ExchangeSite {
 struct ExchangeLoad {
   double pair_bytes = 0;
   double hot = 1;
-  TokenSpread spread = {};
+  DedupRatios spread = {};
 };
 
 // The layer whose router chose, and the bytes of a token's row: what a spread follows from. Without
@@ -82,23 +82,23 @@ struct ExchangeLoad {
 struct Routed {
   const model::FeedForward* layer = nullptr;
   double row_bytes = 0;
-  TokenSpread on(const ExchangeSite& site) const;
+  DedupRatios on(const ExchangeSite& site) const;
 };
 
 double form_seconds(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load);
 
 // Seconds over those of one message a pair, all posted at once, in node-aware order: what
 // all_to_all_seconds() and measured curves price. 1 for kFlat and kNodeAware.
-double form_factor(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load);
+double cost_over_flat(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load);
 // The same for a group whose members send to_bytes[j] to member j, or all alike, of tokens that
 // `routed` sent out. 1 for groups of one.
-double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
-                   double pair_bytes, const Routed& routed = {});
-double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
-                   std::span<const double> to_bytes, const Routed& routed = {});
+double cost_over_flat(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
+                      double pair_bytes, const Routed& routed = {});
+double cost_over_flat(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
+                      std::span<const double> to_bytes, const Routed& routed = {});
 
 // Bytes that cross are those of the flat exchange: what is longer is waiting.
-Moves with_form(const Moves& flat, double factor);
+CommTime with_form(const CommTime& flat, double factor);
 
 struct PricedForm {
   ExchangeForm form;
@@ -122,7 +122,7 @@ constexpr bool is_plain(strategy::AllToAll a) {
   return a == strategy::AllToAll::kFlat || a == strategy::AllToAll::kNodeAware;
 }
 // Of the two the one in the order that the price means: over several nodes the node-aware one,
-// since rotated by distance all members of a node reach for one card at a time (played, up to 1.8
+// since rotated by distance all members of a node reach for one NIC at a time (played, up to 1.8
 // times slower); in one node the two are the same.
 strategy::AllToAll plain_exchange(const ExchangeSite& site);
 
@@ -137,6 +137,6 @@ PricedForm best_form(const ExchangeSite& site, const ExchangeLoad& load,
 
 // Of one member at most, with even loads (collective/prove.h counts the same).
 double scratch_bytes(const ExchangeSite& site, const ExchangeForm& form, double pair_bytes,
-                     const TokenSpread& spread = {});
+                     const DedupRatios& spread = {});
 
 }  // namespace piper::cost

@@ -11,11 +11,6 @@ using strategy::AllToAll;
 
 constexpr int64_t kLeastChunk = 2048, kChunkFactor = 2;
 
-bool is_cut(AllToAll algorithm) {
-  return algorithm == AllToAll::kHalo || algorithm == AllToAll::kHaloSwitch ||
-         algorithm == AllToAll::kHaloDedup;
-}
-
 // Whether tokens are known that could cross once in place of their copies.
 bool has_copies(const ExchangeLoad& load) { return load.spread.copies > 1; }
 
@@ -29,18 +24,15 @@ std::vector<AllToAll> candidates(const ExchangeSite& site, const ExchangeLoad& l
   return all;
 }
 
-// One message a pair, whatever the order: none of them is below the flat one.
-bool is_straight(AllToAll algorithm) { return algorithm < AllToAll::kBruck; }
-
 PricedForm priced(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load) {
-  return {form, form_factor(site, form, load), 0};
+  return {form, cost_over_flat(site, form, load), 0};
 }
 
 PricedForm in_best_pieces(const ExchangeSite& site, AllToAll algorithm, const ExchangeLoad& load,
                           const std::optional<int64_t>& fixed_chunk) {
-  if (fixed_chunk && is_cut(algorithm)) return priced(site, {algorithm, *fixed_chunk}, load);
+  if (fixed_chunk && traits(algorithm).is_cut) return priced(site, {algorithm, *fixed_chunk}, load);
   PricedForm best = priced(site, {algorithm, 0}, load);
-  if (!is_cut(algorithm)) return best;
+  if (!traits(algorithm).is_cut) return best;
   const double largest =
       algorithm == AllToAll::kHaloDedup
           ? load.pair_bytes * site.members() / load.spread.copies  // all tokens of a member
@@ -60,30 +52,31 @@ std::string to_text(const ExchangeForm& form) {
   return text;
 }
 
-double form_factor(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load) {
+double cost_over_flat(const ExchangeSite& site, const ExchangeForm& form,
+                      const ExchangeLoad& load) {
   if (is_plain(form.algorithm)) return 1;
   const double flat = form_seconds(site, {AllToAll::kNodeAware, 0}, load);
   return flat > 0 ? form_seconds(site, form, load) / flat : 1;
 }
 
-double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
-                   double pair_bytes, const Routed& routed) {
+double cost_over_flat(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
+                      double pair_bytes, const Routed& routed) {
   if (group.size <= 1 || is_plain(form.algorithm)) return 1;
   const ExchangeSite site(cluster, group);
-  return form_factor(site, form, {pair_bytes, 1, routed.on(site)});
+  return cost_over_flat(site, form, {pair_bytes, 1, routed.on(site)});
 }
 
-double form_factor(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
-                   std::span<const double> to_bytes, const Routed& routed) {
+double cost_over_flat(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
+                      std::span<const double> to_bytes, const Routed& routed) {
   if (group.size <= 1 || is_plain(form.algorithm)) return 1;
   const double mean =
       std::accumulate(to_bytes.begin(), to_bytes.end(), 0.0) / static_cast<double>(to_bytes.size());
   const double hot = mean > 0 ? std::ranges::max(to_bytes) / mean : 1;
   const ExchangeSite site(cluster, group);
-  return form_factor(site, form, {mean, hot, routed.on(site)});
+  return cost_over_flat(site, form, {mean, hot, routed.on(site)});
 }
 
-Moves with_form(const Moves& flat, double factor) {
+CommTime with_form(const CommTime& flat, double factor) {
   const double total = factor * flat.total(), transfer = std::min(total, flat.transfer);
   return {.latency = total - transfer, .transfer = transfer};
 }
@@ -109,7 +102,8 @@ PricedForm best_form(const ExchangeSite& site, const ExchangeLoad& load, const F
   PricedForm best{{plain, 0}, flat_part, 0};
   bool found = !fixed.algorithm || *fixed.algorithm == AllToAll::kFlat;
   for (const AllToAll algorithm : candidates(site, load, fixed)) {
-    if (algorithm == AllToAll::kFlat || (!fixed.algorithm && is_straight(algorithm))) continue;
+    // One message a pair, whatever the order, is never below the flat one.
+    if (algorithm == AllToAll::kFlat || (!fixed.algorithm && !traits(algorithm).forwards)) continue;
     const bool has_groups = site.levels.size() > 2;  // without, halo-switch is halo
     if (algorithm == AllToAll::kHaloSwitch && !has_groups && !fixed.algorithm) continue;
     const PricedForm other = in_best_pieces(site, algorithm, load, fixed.chunk_bytes);

@@ -11,7 +11,7 @@
 //             level
 //
 // (bytes that stay inside the innermost level load only its own links). A device's share of level l
-// is the level's bandwidth per device, and never more than its share of the network cards of its
+// is the level's bandwidth per device, and never more than its share of the NICs of its
 // unit: num_nics x nic_bytes_per_second / devices of the unit, because all devices of a unit
 // communicate at once (every expert group of the world exchanges at the same time). In an uneven
 // exchange members that sit behind one port (devices_of_port) have their shares of it together:
@@ -45,8 +45,8 @@ inline constexpr double kMessageGapSeconds = 1e-6;
 // One device's share of a level's bandwidth when all devices of the level communicate, bytes/s.
 double device_bandwidth(const cluster::Cluster& cluster, size_t level);
 
-// Devices that one port of a level serves: a network card, or what leads out of a unit where no
-// cards are counted; of level 0 every device has its own.
+// Devices that one port of a level serves: a NIC, or what leads out of a unit where no
+// NICs are counted; of level 0 every device has its own.
 int64_t devices_of_port(const cluster::Cluster& cluster, size_t level);
 
 inline constexpr size_t kMaxLevels = 16;  // as cluster's reader allows
@@ -190,7 +190,7 @@ double ring_hop_seconds(const cluster::Cluster& cluster, const Group& group, dou
 
 // These ranks as a group; requires that they lie in equal runs (PIPER_CHECK).
 Group group_of(std::span<const Rank> members);
-// The same of a rank's group on an axis, not of kPipeline, kEnds, kWorld.
+// The same of a rank's group on an axis, not of kPipeline, kEmbeddingTable, kWorld.
 Group group_of(const strategy::RankLayout& layout, strategy::Axis axis, Rank rank);
 
 }  // namespace piper::cost

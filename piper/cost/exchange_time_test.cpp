@@ -15,7 +15,7 @@ std::vector<Rank> ranks(const Group& group) {
 
 }  // namespace
 
-TEST_CASE("devices of a node share its network cards") {
+TEST_CASE("devices of a node share its NICs") {
   const cluster::Cluster cluster = example::nodes();
   CHECK(device_bandwidth(cluster, 0) == 100e9);
   CHECK(device_bandwidth(cluster, 1) == 5e9);  // 2 NICs of 10 GB/s for 4 devices, not the link's 50
@@ -57,10 +57,10 @@ TEST_CASE("uneven equals even when all pairs are equal, and the busiest member c
   CHECK(all_to_all_seconds(cluster, ranks({.size = 4}), hot) == near(1e-6 + 120e-6));
 }
 
-TEST_CASE("members behind one card have their shares of it together") {
+TEST_CASE("members behind one NIC have their shares of it together") {
   const cluster::Cluster cluster = example::nodes();
-  // From node 0 (devices 0 to 3, two a card) 8 MB to device 4 and nothing to its neighbour 5: both
-  // shares of the card, 10 GB/s, are its.
+  // From node 0 (devices 0 to 3, two a NIC) 8 MB to device 4 and nothing to its neighbour 5: both
+  // shares of the NIC, 10 GB/s, are its.
   const auto hot = [&](const std::vector<Rank>& members) {
     std::vector<double> bytes(members.size() * members.size(), 0.0);
     for (size_t from = 0; from < 4; ++from) bytes[from * members.size() + 4] = 2e6;
@@ -79,8 +79,9 @@ TEST_CASE("groups of an axis under either placement are read alike from ranks an
                                      {.pp = 3, .dp = 5}})
     for (const strategy::Placement placement : strategy::kPlacements) {
       const strategy::RankLayout layout(mesh, placement);
-      for (const Axis axis : {Axis::kExpert, Axis::kExpertTensor, Axis::kExpertSet, Axis::kTensor,
-                              Axis::kContext, Axis::kData, Axis::kExpertData, Axis::kStage})
+      for (const Axis axis :
+           {Axis::kExpert, Axis::kExpertTensor, Axis::kTensorExpert, Axis::kTensor, Axis::kContext,
+            Axis::kData, Axis::kExpertData, Axis::kStage})
         for (const Rank rank : layout.world()) {
           const std::vector<Rank> members = layout.group(axis, rank);
           CAPTURE(name(axis));

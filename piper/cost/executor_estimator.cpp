@@ -202,8 +202,8 @@ std::vector<BackwardTurn> ExecutorEstimator::backward_turns(const Strategy& s, i
   const strategy::RankLayout layout(s);
   const int64_t rank = rank_of(s, index);
   const auto moved = [&](Axis axis, int64_t parameters, bool in_full = false) {
-    Moves moves = all_reduce_moves(cluster_, group_of(layout, axis, rank),
-                                   gradient * static_cast<double>(parameters), s.reduction);
+    CommTime moves = all_reduce_moves(cluster_, group_of(layout, axis, rank),
+                                      gradient * static_cast<double>(parameters), s.reduction);
     if (s.zero > 0 && !in_full) {  // scattered, not gathered
       moves.latency /= 2;
       moves.transfer /= 2;
@@ -213,9 +213,9 @@ std::vector<BackwardTurn> ExecutorEstimator::backward_turns(const Strategy& s, i
   const bool sums_ends = model_.shares_embedding() && strategy::ends_apart(s);
   // What a rank holds whole, and its parts of what it shares with others.
   const auto dense = [&](const Shard& held) {
-    Moves moves = moved(strategy::axis_of_whole(s), held.dense);
+    CommTime moves = moved(strategy::axis_of_whole(s), held.dense);
     if (held.parts > 0 && s.mesh.num_replicas() > 1) {
-      const Moves more = moved(Axis::kData, held.parts);
+      const CommTime more = moved(Axis::kData, held.parts);
       moves.latency += more.latency;
       moves.transfer += more.transfer;
     }
@@ -291,7 +291,7 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
       needs.exchange = {{1}};
     else if (s.mesh.ep > 1)
       needs.exchange = level_needs(cluster_, even_traffic(cluster_, expert_group, 0, 1));
-    Moves message;
+    CommTime message;
     if (index > 0) {
       const auto bytes = static_cast<double>(costs_.ends(s).hidden_bytes);
       Traffic traffic;
@@ -616,8 +616,7 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
   double longest_pass = 0;
   size_t busiest = 0;
   // DualPipeV leaves most of its backwards whole.
-  const bool divides =
-      strategy::splits_backward(s.schedule) && s.schedule != strategy::PipelineSchedule::kDualPipeV;
+  const bool divides = strategy::splits_backward(s.schedule) && !strategy::pairs(s.schedule);
   const auto backward = [&](const Stage& stage) {
     return stage.backward + (divides ? stage.divided_compute : 0);
   };

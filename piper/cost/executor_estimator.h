@@ -88,7 +88,7 @@ class ExecutorEstimator : public Estimator {
 
   // An imbalance stands for a step in which one rank of every expert group has so many rows more.
   Estimate estimate(const strategy::Strategy& strategy, double imbalance = 1,
-                    double worth_below = std::numeric_limits<double>::infinity(),
+                    double give_up_above_seconds = std::numeric_limits<double>::infinity(),
                     double most_bytes = std::numeric_limits<double>::infinity()) override;
   Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1) override;
   SampledEstimate sampled(const strategy::Strategy& strategy,

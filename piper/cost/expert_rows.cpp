@@ -216,7 +216,7 @@ SegmentWork ExpertRows::work(int32_t layer, int32_t micro_batch, int64_t member,
           work.others_rows += rows;
       });
   const strategy::Axis exchanged =
-      work.by.fuses_exchange ? strategy::Axis::kExpertSet : strategy::Axis::kExpert;
+      work.by.fuses_exchange ? strategy::Axis::kTensorExpert : strategy::Axis::kExpert;
   const strategy::Members peers = layout.members(exchanged, member);
   const int64_t ep_index = (member - peers.first) / peers.stride / work.receivers();
   // By expert, of this rank and of all whose rows it gathers.

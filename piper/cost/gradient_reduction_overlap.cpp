@@ -11,10 +11,10 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // Operations of one class go at one speed: each ends when the class has moved so much.
 struct Class {
-  const LevelNeeds* needs = nullptr;
+  const LevelUtilization* needs = nullptr;
   double moved = 0, rate = 1;
   std::vector<std::pair<double, double>> ends;  // in `moved`, and the latency after; descending
-  void add(const Moves& moves) {
+  void add(const CommTime& moves) {
     const std::pair end(moved + moves.transfer, moves.latency);
     ends.insert(std::ranges::upper_bound(ends, end, std::greater<>()), end);
   }
@@ -34,7 +34,7 @@ class Device {
   double now() const { return now_; }
   double last_end() const { return last_end_; }  // of anything that has ended
 
-  void start(Kind kind, const Moves& moves) {
+  void start(Kind kind, const CommTime& moves) {
     if (moves.transfer <= 0) {
       if (moves.latency > 0) last_end_ = std::max(last_end_, now_ + moves.latency);
       return;
@@ -100,8 +100,8 @@ class Device {
 
 }  // namespace
 
-LevelNeeds level_needs(const cluster::Cluster& cluster, const Traffic& traffic) {
-  LevelNeeds needs;
+LevelUtilization level_needs(const cluster::Cluster& cluster, const Traffic& traffic) {
+  LevelUtilization needs;
   double longest = 0;
   for (size_t level = 0; level < cluster.levels.size(); ++level)
     longest = std::max(longest, needs.part[level] = busy_seconds(cluster, traffic, level));
@@ -118,14 +118,14 @@ double longest_busy(const cluster::Cluster& cluster, const Traffic& traffic) {
   return longest;
 }
 
-Moves moves(double price, double transfer) {
+CommTime moves(double price, double transfer) {
   transfer = std::min(price, transfer);
   return {.latency = price - transfer, .transfer = transfer};
 }
 
 }  // namespace
 
-Moves all_to_all_moves(const cluster::Cluster& cluster, const Group& group, double pair_bytes) {
+CommTime all_to_all_moves(const cluster::Cluster& cluster, const Group& group, double pair_bytes) {
   if (group.size <= 1 || pair_bytes <= 0) return {};
   const double price = all_to_all_seconds(cluster, group, pair_bytes);
   if (is_measured_all_to_all(cluster, group))
@@ -153,8 +153,8 @@ BusyWays busy_ways(const cluster::Cluster& cluster, const ReductionWays& ways) {
 
 }  // namespace
 
-Moves all_reduce_moves(const cluster::Cluster& cluster, const Group& group, double bytes,
-                       strategy::Reduction form) {
+CommTime all_reduce_moves(const cluster::Cluster& cluster, const Group& group, double bytes,
+                          strategy::Reduction form) {
   if (group.size <= 1 || bytes <= 0) return {};
   const double price = all_reduce_seconds(cluster, group, bytes, form);
   if (is_measured_all_reduce(cluster, group)) {
@@ -165,8 +165,8 @@ Moves all_reduce_moves(const cluster::Cluster& cluster, const Group& group, doub
                busy_ways(cluster, reduction_ways(cluster, group, bytes, form)).together(bytes));
 }
 
-LevelNeeds all_reduce_needs(const cluster::Cluster& cluster, const Group& group,
-                            strategy::Reduction form) {
+LevelUtilization all_reduce_needs(const cluster::Cluster& cluster, const Group& group,
+                                  strategy::Reduction form) {
   if (group.size <= 1) return {};
   if (is_measured_all_reduce(cluster, group)) return {{1}};
   const double bytes = 4 * kReductionPieceBytes;  // in pieces, as all that take long
@@ -175,7 +175,7 @@ LevelNeeds all_reduce_needs(const cluster::Cluster& cluster, const Group& group,
   const double together = busy_ways(cluster, ways).together(bytes) / 2;
   const Traffic inside = even_traffic(cluster, ways.inside.group, 0, ways.inside.pair_bytes);
   const Traffic across = even_traffic(cluster, ways.across.group, 0, ways.across.pair_bytes);
-  LevelNeeds needs;
+  LevelUtilization needs;
   for (size_t level = 0; level < cluster.levels.size(); ++level)
     needs.part[level] =
         (busy_seconds(cluster, inside, level) + busy_seconds(cluster, across, level)) / together;
@@ -183,12 +183,12 @@ LevelNeeds all_reduce_needs(const cluster::Cluster& cluster, const Group& group,
 }
 
 LastBackward last_backward(size_t num_levels, const LastBackwardNeeds& needs,
-                           const std::vector<BackwardTurn>& turns, const Moves& message) {
+                           const std::vector<BackwardTurn>& turns, const CommTime& message) {
   Device device(num_levels, needs);
   double plain = 0;
   for (const BackwardTurn& turn : turns) {
     // Half of a layer's compute lies between its two exchanges.
-    const Moves half{turn.exchange.latency / 2, turn.exchange.transfer / 2};
+    const CommTime half{turn.exchange.latency / 2, turn.exchange.transfer / 2};
     for (int i = 0; i < 2; ++i) {
       device.start(Device::kExchange, {0, half.transfer});
       device.wait_for(Device::kExchange);

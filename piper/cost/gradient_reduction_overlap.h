@@ -15,31 +15,31 @@ namespace piper::cost {
 
 // What one device's operations of a class need of its share of each level while they move; the
 // level that decides needs 1. Zero: the class moves nothing.
-struct LevelNeeds {
+struct LevelUtilization {
   std::array<double, kMaxLevels> part{};
 };
-LevelNeeds level_needs(const cluster::Cluster& cluster, const Traffic& traffic);
+LevelUtilization level_needs(const cluster::Cluster& cluster, const Traffic& traffic);
 
 // Of an operation alone, as price().
-struct Moves {
+struct CommTime {
   double latency = 0;   // the rest of its price
   double transfer = 0;  // sharing
   double total() const { return latency + transfer; }
 };
 
-Moves all_reduce_moves(const cluster::Cluster& cluster, const Group& group, double bytes,
-                       strategy::Reduction form = strategy::Reduction::kDirect);
-LevelNeeds all_reduce_needs(const cluster::Cluster& cluster, const Group& group,
-                            strategy::Reduction form = strategy::Reduction::kDirect);
+CommTime all_reduce_moves(const cluster::Cluster& cluster, const Group& group, double bytes,
+                          strategy::Reduction form = strategy::Reduction::kDirect);
+LevelUtilization all_reduce_needs(const cluster::Cluster& cluster, const Group& group,
+                                  strategy::Reduction form = strategy::Reduction::kDirect);
 // `bytes` from every member to every other.
-Moves all_to_all_moves(const cluster::Cluster& cluster, const Group& group, double pair_bytes);
+CommTime all_to_all_moves(const cluster::Cluster& cluster, const Group& group, double pair_bytes);
 
 // One layer's turn, or that of an end of the model: waits for its exchanges, computes, and then
 // posts its reductions.
 struct BackwardTurn {
   double compute = 0;
-  Moves exchange;  // of all its exchanges, what nothing hides
-  Moves dense, experts;
+  CommTime exchange;  // of all its exchanges, what nothing hides
+  CommTime dense, experts;
 };
 
 struct LastBackward {
@@ -49,11 +49,11 @@ struct LastBackward {
 };
 
 struct LastBackwardNeeds {
-  LevelNeeds dense, experts, exchange, message;
+  LevelUtilization dense, experts, exchange, message;
 };
 
 // `turns` in the order in which they are played.
 LastBackward last_backward(size_t num_levels, const LastBackwardNeeds& needs,
-                           const std::vector<BackwardTurn>& turns, const Moves& message);
+                           const std::vector<BackwardTurn>& turns, const CommTime& message);
 
 }  // namespace piper::cost

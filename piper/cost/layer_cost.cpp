@@ -264,8 +264,9 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
     const double pair_bytes = static_cast<double>(chunk.rows * model_.hidden * work.element_bytes) /
                               static_cast<double>(mesh.ep);
     const Group group{.size = mesh.ep * work.receivers()};
-    const Moves moves = with_form(all_to_all_moves(cluster_, group, pair_bytes),
-                                  form_factor(cluster_, group, form, pair_bytes, routed(layer)));
+    const CommTime moves =
+        with_form(all_to_all_moves(cluster_, group, pair_bytes),
+                  cost_over_flat(cluster_, group, form, pair_bytes, routed(layer)));
     cost.exchange_scratch = exchange_scratch(layer, chunk, mesh.ep, form);
     cost.moving_part = moves.transfer / moves.total();
   }
@@ -377,7 +378,7 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
                          static_cast<double>(model_.hidden * work.element_bytes) /
                          static_cast<double>(num_chunks));
   const strategy::Axis axis =
-      work.by.fuses_exchange ? strategy::Axis::kExpertSet : strategy::Axis::kExpert;
+      work.by.fuses_exchange ? strategy::Axis::kTensorExpert : strategy::Axis::kExpert;
   ExchangeSeconds longest;
   const int64_t groups = std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt);
   // Of all ranks as if they were members of one stage: their groups lie alike.
@@ -387,12 +388,12 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
     const strategy::Members members = layout.members(axis, i * mesh.ep);
     const Group group{.first = members.first, .stride = members.stride, .size = members.size};
     const std::span<const double> uneven(to_bytes);
-    longest.rows = std::max(longest.rows,
-                            load_ == nullptr
-                                ? all_to_all_seconds(cluster_, group, pair_bytes) *
-                                      form_factor(cluster_, group, form, pair_bytes, routed(layer))
-                                : all_to_all_seconds(cluster_, group, uneven) *
-                                      form_factor(cluster_, group, form, uneven, routed(layer)));
+    longest.rows = std::max(
+        longest.rows, load_ == nullptr
+                          ? all_to_all_seconds(cluster_, group, pair_bytes) *
+                                cost_over_flat(cluster_, group, form, pair_bytes, routed(layer))
+                          : all_to_all_seconds(cluster_, group, uneven) *
+                                cost_over_flat(cluster_, group, form, uneven, routed(layer)));
     longest.counts = std::max(
         longest.counts, exchange_counts_seconds(cluster_, group, num_chunks * experts / mesh.ep));
   }
@@ -422,8 +423,8 @@ HeadCost LayerCosts::make_head(int32_t layer, const strategy::Strategy& s) const
   };
   add(SegmentKind::kHead);
   if (layer < 0) return cost;
-  add(SegmentKind::kMtpJoin);
-  cost.join = segment_bytes(model_, {SegmentKind::kMtpJoin, layer}, work);
+  add(SegmentKind::kMtpProjection);
+  cost.join = segment_bytes(model_, {SegmentKind::kMtpProjection, layer}, work);
   return cost;
 }
 

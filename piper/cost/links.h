@@ -4,8 +4,8 @@
 // A port is one direction (out, in) of what a unit of the machine speaks through at one level:
 //
 //   level 0        every device has its own
-//   level l > 0    the network cards of a unit of level l-1 (num_nics), divided among its devices;
-//                  where there are fewer cards than devices, or none is counted (an uplink), one
+//   level l > 0    the NICs of a unit of level l-1 (num_nics), divided among its devices;
+//                  where there are fewer NICs than devices, or none is counted (an uplink), one
 //                  port serves several devices
 //
 // An operation moves bytes for `transfer_seconds` of its price (the rest is latency, gaps between
@@ -54,7 +54,7 @@ struct Links {
 };
 
 // Where the members of a group on these devices (counted in the order of the cluster's levels) sit:
-// nodes, then every further level that tells some of them apart; neighbours share a card.
+// nodes, then every further level that tells some of them apart; neighbours share a NIC.
 collective::Topology topology_of(const cluster::Cluster& cluster, std::span<const int64_t> devices);
 // Of ranks 0 .. num_ranks - 1, rank i on device i.
 collective::Topology topology_of_ranks(const cluster::Cluster& cluster, int64_t num_ranks);

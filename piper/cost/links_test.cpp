@@ -21,22 +21,22 @@ std::vector<char> all(size_t world) { return std::vector<char>(world, 1); }
 
 }  // namespace
 
-// Nodes of 4 devices with 2 cards, 2 nodes a group, 2 groups: 16 devices. Ports: 32 of devices,
-// then (each card serves 2 devices) 16 of nodes, then 4 of groups.
-TEST_CASE("ports: a device's own, one a network card, one an uplink of a switch group") {
+// Nodes of 4 devices with 2 NICs, 2 nodes a group, 2 groups: 16 devices. Ports: 32 of devices,
+// then (each NIC serves 2 devices) 16 of nodes, then 4 of groups.
+TEST_CASE("ports: a device's own, one a NIC, one an uplink of a switch group") {
   const cluster::Cluster cluster = example::nodes();
   const Ports ports(cluster, all(16));
   REQUIRE(ports.capacity().size() == 32 + 16 + 4);
   CHECK(ports.capacity()[0] == kWholeShare);
   CHECK(ports.capacity()[32] == 2 * kWholeShare);
   CHECK(ports.capacity()[48] == 8 * kWholeShare);
-  // Device 5 to device 14, in the other group: 5 GB/s of the card (10 / 2), 2 GB/s of the uplink.
+  // Device 5 to device 14, in the other group: 5 GB/s of the NIC (10 / 2), 2 GB/s of the uplink.
   const Transfer far = ports.message(Rank(5), Rank(14), 2e9);
   CHECK(far.seconds == near(1));
   const std::map<int32_t, double> parts = needs(far);
   CHECK(parts.at(48) == near(1));                              // out of group 0
   CHECK(parts.at(51) == near(1));                              // into group 1
-  CHECK(parts.at(32 + 2 * 2) == near(0.4).epsilon(1e-6));      // out of the card of devices 4 and 5
+  CHECK(parts.at(32 + 2 * 2) == near(0.4).epsilon(1e-6));      // out of the NIC of devices 4 and 5
   CHECK(parts.at(32 + 2 * 7 + 1) == near(0.4).epsilon(1e-6));  // into that of 14 and 15
   CHECK(parts.size() == 4);
 }
@@ -79,8 +79,7 @@ TEST_CASE("uneven rows load the sender's way out and the receiver's way in") {
   CHECK(parts.at(3) == near(1));
 }
 
-TEST_CASE(
-    "a hot rank uses what its neighbour leaves of their card, and no more than the card has") {
+TEST_CASE("a hot rank uses what its neighbour leaves of their NIC, and no more than the NIC has") {
   const cluster::Cluster cluster = example::nodes();
   std::vector<Rank> members;
   for (int64_t i = 0; i < 8; ++i) members.emplace_back(i);
@@ -88,7 +87,7 @@ TEST_CASE(
   for (size_t from = 0; from < 4; ++from) bytes[from * 8 + 4] = 2e6;
   const Transfer whole = Ports(cluster, all(16)).all_to_all(members, bytes);
   CHECK(whole.seconds == near(800e-6));
-  CHECK(needs(whole).at(32 + 2 * 2 + 1) == near(2));  // into the card of devices 4 and 5
+  CHECK(needs(whole).at(32 + 2 * 2 + 1) == near(2));  // into the NIC of devices 4 and 5
   CHECK(needs(whole).at(32) == near(1));              // out of that of 0 and 1: 4 MB
   // Where only one of the two is here the port is as much smaller, and is all that it gets.
   std::vector<char> one_of_two(16, 0);

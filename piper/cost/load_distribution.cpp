@@ -237,7 +237,7 @@ double imbalance_of(const ExpertLoad& load, int64_t ep) {
   return layers > 0 ? std::max(1.0, sum / layers) : 1;
 }
 
-Spread spread_of(std::vector<double> values) {
+MeanP95Worst spread_of(std::vector<double> values) {
   if (values.empty()) return {};
   std::ranges::sort(values);
   const auto n = static_cast<double>(values.size());
@@ -259,7 +259,7 @@ const char* name(Statistic statistic) {
   return "?";
 }
 
-double value(const Spread& spread, Statistic statistic) {
+double value(const MeanP95Worst& spread, Statistic statistic) {
   switch (statistic) {
     case Statistic::kMean:
       return spread.mean;

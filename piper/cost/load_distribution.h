@@ -70,16 +70,16 @@ std::string stretch_of(const LoadDistribution& distribution, const model::Model&
 double imbalance_of(const ExpertLoad& load, int64_t ep);
 
 // Of one quantity over the samples. p95: the smallest value that 95 % of them do not exceed.
-struct Spread {
+struct MeanP95Worst {
   double mean = 0, p95 = 0, worst = 0;
 };
-Spread spread_of(std::vector<double> values);
+MeanP95Worst spread_of(std::vector<double> values);
 
 // What it is worth to move experts between the steps of a run.
 struct RebalancingGain {
-  bool pays = false;       // by the statistic asked for; else experts stay
-  Spread seconds;          // of a step, what moves before it included
-  Spread seconds_without;  // of the same steps where experts stay
+  bool pays = false;             // by the statistic asked for; else experts stay
+  MeanP95Worst seconds;          // of a step, what moves before it included
+  MeanP95Worst seconds_without;  // of the same steps where experts stay
   // Over all samples and ranks.
   int64_t migrated_experts = 0, migrated_bytes = 0;
   double migration_seconds = 0;
@@ -87,12 +87,12 @@ struct RebalancingGain {
 
 // Of a step.
 struct UnderLoad {
-  Spread seconds, peak_bytes;
+  MeanP95Worst seconds, peak_bytes;
   std::optional<RebalancingGain> rebalancing;  // of LoadSamples::rebalance; `seconds` is the better
 };
 
 enum class Statistic : uint8_t { kMean, kP95, kWorst };
 const char* name(Statistic statistic);  // "mean", "p95", "worst"
-double value(const Spread& spread, Statistic statistic);
+double value(const MeanP95Worst& spread, Statistic statistic);
 
 }  // namespace piper::cost

@@ -234,7 +234,7 @@ TEST_CASE("loads and traces that are none end in one line that says what is allo
 TEST_CASE("mean, p95 and worst of a list") {
   std::vector<double> values;
   for (int i = 20; i > 0; --i) values.push_back(i);
-  const Spread spread = spread_of(values);
+  const MeanP95Worst spread = spread_of(values);
   CHECK(spread.mean == near(10.5));
   CHECK(spread.p95 == 19);
   CHECK(spread.worst == 20);

@@ -66,7 +66,7 @@ PipelinePlayer::PipelinePlayer(strategy::PipelineSchedule schedule, int64_t pp, 
   const int64_t m = num_micro_batches, stages = pp * vpp;
   const auto nothing = static_cast<int32_t>(ends_.size() - 2), no_one = nothing + 1;
   const auto order =
-      schedule::in_order_of_need(schedule, schedule::all_actions(schedule, pp, m, vpp), m, vpp);
+      schedule::topological_order(schedule, schedule::all_actions(schedule, pp, m, vpp), m, vpp);
   std::vector<int64_t> live(static_cast<size_t>(pp));
   std::vector<CopyList> lists;
   copies_.resize(copies_activations ? static_cast<size_t>(pp) : 0);

@@ -70,7 +70,6 @@ class PipelinePlayer {
   // the whole backward or of the weights' part. By rank; of the lists alone.
   std::span<const int64_t> peak_chunk_forwards() const& { return peaks_; }
   std::span<const int64_t> peak_chunk_forwards() && = delete;
-  int64_t num_actions() const { return static_cast<int64_t>(steps_.size()); }
 
  private:
   struct Step {  // one action, in an order in which nothing is needed before it is made

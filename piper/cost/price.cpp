@@ -412,22 +412,23 @@ class StepPricer {
     if (rows_.balanced()) {
       const double bytes = pair_bytes(task);
       return {all_to_all_seconds(cluster_, group(task), bytes) *
-                  form_factor(cluster_, group(task), form, bytes, routed(task)),
+                  cost_over_flat(cluster_, group(task), form, bytes, routed(task)),
               scratch(task, form, bytes)};
     }
     const std::vector<double> to = bytes_to(task);
     const double mean = std::accumulate(to.begin(), to.end(), 0.0) / static_cast<double>(to.size());
     if (!rows_.exact())
-      return {
-          all_to_all_seconds(cluster_, group(task), std::span<const double>(to)) *
-              form_factor(cluster_, group(task), form, std::span<const double>(to), routed(task)),
-          scratch(task, form, mean)};
+      return {all_to_all_seconds(cluster_, group(task), std::span<const double>(to)) *
+                  cost_over_flat(cluster_, group(task), form, std::span<const double>(to),
+                                 routed(task)),
+              scratch(task, form, mean)};
     const double seconds =
         all_to_all_seconds(cluster_, step_.graph.group(task.group), bytes_between(task));
-    return {seconds * (strategy::deduplicates(strategy_)
-                           ? over_ports(task, mean)
-                           : form_factor(cluster_, group(task), form, std::span<const double>(to))),
-            scratch(task, form, mean)};
+    return {
+        seconds * (strategy::deduplicates(strategy_)
+                       ? over_ports(task, mean)
+                       : cost_over_flat(cluster_, group(task), form, std::span<const double>(to))),
+        scratch(task, form, mean)};
   }
 
   Routed routed(const Task& task) const {

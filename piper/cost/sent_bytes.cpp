@@ -2,9 +2,9 @@
 #include <piper/collective/algorithms.h>
 #include <piper/collective/all_reduce_direct.h>
 #include <piper/collective/all_reduce_hierarchical.h>
+#include <piper/collective/dispatch_combine_counts.h>
 #include <piper/collective/known_routes.h>
 #include <piper/collective/reductions.h>
-#include <piper/collective/told_counts.h>
 #include <piper/cost/copied_experts.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/sent_bytes.h>
@@ -153,7 +153,7 @@ class Sender {
                static_cast<int64_t>(sizeof(int64_t));  // by peer and expert of theirs
       });
     if (strategy::deduplicates(strategy_)) return add_routes(task);
-    const collective::ToldCounts told(
+    const collective::DispatchCombineCounts told(
         strategy_.all_to_all, index_of(task),
         collective::topology_among(topology_, step_.graph.group(task.group)));
     to_others(task, [&](int64_t, int64_t to) {
@@ -424,13 +424,13 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kProjection:
     case SegmentKind::kRingStep:
     case SegmentKind::kDenseMlp:
-    case SegmentKind::kChoose:
+    case SegmentKind::kRouteOnly:
     case SegmentKind::kGate:
     case SegmentKind::kSharedExperts:
     case SegmentKind::kExperts:
-    case SegmentKind::kMerge:
+    case SegmentKind::kUnpermute:
     case SegmentKind::kHead:
-    case SegmentKind::kMtpJoin:
+    case SegmentKind::kMtpProjection:
     case SegmentKind::kGradientNorm:
     case SegmentKind::kOptimizer:
     case SegmentKind::kTensor:

@@ -4,7 +4,7 @@
 //   send                  the hidden rows of a micro-batch
 //   counts                8 bytes for every expert of the peer, to every other member; and for
 //                         every count of others that the algorithm has to know
-//                         (collective/told_counts.h)
+//                         (collective/dispatch_combine_counts.h)
 //   dispatch, combine     the rows of that layer and micro-batch, as the strategy's algorithm moves
 //                         them; what a rank keeps crosses nothing. Where tokens travel in place of
 //                         their copies (strategy::deduplicates): tokens; in the dispatch, forward

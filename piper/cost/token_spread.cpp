@@ -51,9 +51,9 @@ double chance_on_unit(const model::FeedForward& f, double experts_of_unit) {
   return 1 - none;
 }
 
-TokenSpread expected_spread(const model::FeedForward& f, double members, double node_members,
+DedupRatios expected_spread(const model::FeedForward& f, double members, double node_members,
                             double row_bytes) {
-  TokenSpread spread;
+  DedupRatios spread;
   if (!f.is_moe() || members <= 1) return spread;
   const double experts = static_cast<double>(f.num_experts) / members;
   spread.copies = static_cast<double>(f.top_k);

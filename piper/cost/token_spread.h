@@ -20,18 +20,18 @@ namespace piper::cost {
 double chance_on_unit(const model::FeedForward& f, double experts_of_unit);
 
 // Rows over copies, of everything that a member sends.
-struct TokenSpread {
+struct DedupRatios {
   double copies = 1;  // of a token
   double across = 1;  // rows that enter other nodes over copies for them
   double inside = 1;  // rows that members hold in the end over copies for them
   double row_bytes =
       0;  // of a token; beside each copy travels its weight of kWeightBytes. 0: none does
-  bool operator==(const TokenSpread&) const = default;
+  bool operator==(const DedupRatios&) const = default;
 };
 inline constexpr double kWeightBytes = 4;
 
 // To be expected of a group of `members` with `node_members` on a node.
-TokenSpread expected_spread(const model::FeedForward& f, double members, double node_members,
+DedupRatios expected_spread(const model::FeedForward& f, double members, double node_members,
                             double row_bytes);
 
 }  // namespace piper::cost

@@ -58,7 +58,7 @@ TEST_CASE("a token is on a unit as often as experts are drawn there") {
 }
 
 TEST_CASE("the spread of a group: eight experts of 64 on four nodes, and of DeepSeek-V3 on eight") {
-  const TokenSpread four = expected_spread(experts(64, 8), 32, 8, 4096);
+  const DedupRatios four = expected_spread(experts(64, 8), 32, 8, 4096);
   // 4 (1 - C(48, 8) / C(64, 8)) = 3.66 nodes.
   CHECK(8 / (8 * four.across) == near(2.19).epsilon(2e-3));
   CHECK(four.inside > four.across);
@@ -68,7 +68,7 @@ TEST_CASE("the spread of a group: eight experts of 64 on four nodes, and of Deep
   // Never on more than four of eight nodes.
   CHECK(8 * expected_spread(v3, 64, 8, 1).across < 4);
   CHECK(8 * expected_spread(v3, 64, 8, 1).across > 3.5);
-  CHECK(expected_spread(experts(64, 8), 1, 1, 4096) == TokenSpread{});
+  CHECK(expected_spread(experts(64, 8), 1, 1, 4096) == DedupRatios{});
 }
 
 }  // namespace piper::cost

@@ -391,9 +391,9 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
   }
   const bool is_whole =
       segment.kind == SegmentKind::kGate || segment.kind == SegmentKind::kSharedExperts;
-  const int64_t computed = is_whole                                ? work.routed_tokens()
-                           : segment.kind == SegmentKind::kMtpJoin ? work.tokens()
-                                                                   : work.own_tokens();
+  const int64_t computed = is_whole                                      ? work.routed_tokens()
+                           : segment.kind == SegmentKind::kMtpProjection ? work.tokens()
+                                                                         : work.own_tokens();
   List list(phase, static_cast<double>(work.element_bytes),
             static_cast<double>(work.own_tokens()) / static_cast<double>(computed));
   const auto layer = [&]() -> const model::Layer& {
@@ -422,7 +422,7 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
           layer().feed_forward.num_matrices);
       list.pass(elements, 3, 0);
       break;
-    case SegmentKind::kChoose:
+    case SegmentKind::kRouteOnly:
       choose(list, model, layer().feed_forward, static_cast<double>(work.routed_tokens()));
       break;
     case SegmentKind::kGate:
@@ -434,13 +434,13 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
     case SegmentKind::kExperts:
       experts(list, model, layer().feed_forward, work);
       break;
-    case SegmentKind::kMerge:
+    case SegmentKind::kUnpermute:
       merge(list, model, work);
       break;
     case SegmentKind::kHead:
       head(list, model, work);
       break;
-    case SegmentKind::kMtpJoin:
+    case SegmentKind::kMtpProjection:
       mtp_join(list, model, work);
       break;
     case SegmentKind::kDenseGradients:

@@ -34,7 +34,7 @@ double step_matrix_flops(const model::Model& model, const SegmentWork& ends, int
     add({SegmentKind::kAttention, layer}, work);
     if (model.layers[static_cast<size_t>(layer)].feed_forward.is_moe()) {
       for (const SegmentKind kind :
-           {SegmentKind::kGate, SegmentKind::kExperts, SegmentKind::kMerge})
+           {SegmentKind::kGate, SegmentKind::kExperts, SegmentKind::kUnpermute})
         add({kind, layer}, work);
       if (model.layers[static_cast<size_t>(layer)].feed_forward.has_shared())
         add({SegmentKind::kSharedExperts, layer}, work);
@@ -163,8 +163,8 @@ TEST_CASE("a backward in two parts is the whole one, its weights' part GEMMs and
   };
   for (const SegmentKind kind :
        {SegmentKind::kEmbedding, SegmentKind::kAttention, SegmentKind::kDenseMlp,
-        SegmentKind::kGate, SegmentKind::kSharedExperts, SegmentKind::kExperts, SegmentKind::kMerge,
-        SegmentKind::kHead}) {
+        SegmentKind::kGate, SegmentKind::kSharedExperts, SegmentKind::kExperts,
+        SegmentKind::kUnpermute, SegmentKind::kHead}) {
     CAPTURE(std::string(schedule::name(kind)));
     const std::vector<Work> whole = flops(kind, Phase::kBackward),
                             input = flops(kind, Phase::kBackwardInput),

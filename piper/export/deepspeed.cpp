@@ -11,7 +11,7 @@ Exported to_deepspeed(const model::Model& model, const Strategy& s) {
   const bool moe = model.num_moe_layers() > 0;
   if (s.precision == strategy::Precision::kFp64)
     exported.cannot.emplace_back("fp64: DeepSpeed trains in fp32, fp16 and bf16");
-  if (s.precision >= strategy::Precision::kFp8)
+  if (converts_operands(s.precision))
     exported.cannot.push_back(
         fmt::format("{}: DeepSpeed trains in fp32, fp16 and bf16", strategy::name(s.precision)));
   const bool is_full = s.recompute == strategy::Recompute::kFull;

@@ -57,7 +57,7 @@ void add_parallel(const model::Model& model, const Strategy& s, Flags& flags) {
     flags.add("--bf16");
     flags.add("--accumulate-allreduce-grads-in-fp32");
   }
-  if (s.precision >= strategy::Precision::kFp8) {
+  if (converts_operands(s.precision)) {
     flags.add(s.precision == strategy::Precision::kNvfp4 ? "--fp4-format" : "--fp8-format",
               s.precision == strategy::Precision::kNvfp4 ? "e2m1" : "hybrid");
     flags.add(s.precision == strategy::Precision::kNvfp4 ? "--fp4-recipe" : "--fp8-recipe",

@@ -56,7 +56,7 @@ Exported to_torchtitan(const model::Model& model, const Strategy& s) {
   const bool pipelines = s.mesh.pp > 1;
   if (s.precision == strategy::Precision::kFp64)
     exported.cannot.emplace_back("fp64: torchtitan trains in fp32 and bf16");
-  if (s.precision >= strategy::Precision::kFp8)
+  if (converts_operands(s.precision))
     exported.differs.push_back(
         fmt::format("{}: name the quantisation converter of torchao in the config",
                     strategy::name(s.precision)));

@@ -6,7 +6,7 @@
 //            exchange |              |         | F0 dispatch|
 //            send     |                                                        | F0 -> rank 2
 //
-// A rank has six streams (what this Piper executes uses four). On a stream, tasks *start* strictly
+// A rank has six streams. On a stream, tasks *start* strictly
 // in the order of their ids; a task starts when the task before it on its stream has started
 // (compute: has finished) and all its dependencies have finished. Communication tasks finish by
 // themselves; several may be in flight on one stream.

@@ -209,11 +209,11 @@ bool speaks_of_shapes(std::string_view key) {
 // Ids of tokens, and what is switched off or empty: it asks for nothing. A number 0 may be a
 // factor.
 bool without_effect(const Keys::Unread& unread) {
-  static constexpr std::string_view kEnds[] = {"_token_id", "_token_ids", "_token_index",
-                                               "_tokens_per_image"};
+  static constexpr std::string_view kEmbeddingTable[] = {"_token_id", "_token_ids", "_token_index",
+                                                         "_tokens_per_image"};
   if (listed(unread.key, kWithoutEffect)) return true;
   if (!unread.value->is_number() && asks_for_nothing(*unread.value)) return true;
-  return std::ranges::any_of(kEnds,
+  return std::ranges::any_of(kEmbeddingTable,
                              [&](std::string_view end) { return unread.key.ends_with(end); });
 }
 

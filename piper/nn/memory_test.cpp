@@ -285,7 +285,7 @@ class Bench {
       return cost::segment_bytes(model_, {kind, layer}, w);
     };
     const auto slot = [&](schedule::SlotKind kind) {
-      return cost::slot_bytes(model_, {kind, {SegmentKind::kMtpJoin, layer}}, w);
+      return cost::slot_bytes(model_, {kind, {SegmentKind::kMtpProjection, layer}}, w);
     };
     Tape tape;
     at::Tensor x, g, gx;
@@ -299,19 +299,19 @@ class Bench {
     const auto join_b = measure(
         [&] { gx = stage_->mtp_join_backward(layer, g, x_, x_, batch_.tokens_BS, join_tape); });
     CHECK(bytes_of(gx) == slot(schedule::SlotKind::kHiddenGradient));
-    check(bytes(SegmentKind::kMtpJoin), join_f, bytes_of(x), join_b, bytes_of(gx), join_tape, 0,
-          packed(""));
+    check(bytes(SegmentKind::kMtpProjection), join_f, bytes_of(x), join_b, bytes_of(gx), join_tape,
+          0, packed(""));
   }
   // Before a gate whose capacity is that of sequences which ranks share.
   void choose() {
     at::Tensor choices;
     const Measured f = measure([&] { choices = stage_->choose_forward(0, x_); });
     CHECK(bytes_of(choices) ==
-          cost::slot_bytes(model_, {schedule::SlotKind::kTokenChoices, {SegmentKind::kChoose, 0}},
-                           work(1)));
+          cost::slot_bytes(
+              model_, {schedule::SlotKind::kTokenChoices, {SegmentKind::kRouteOnly, 0}}, work(1)));
     CHECK(f.kept == bytes_of(choices));
     check_near(f.peak,
-               bytes_of(choices) + predicted(SegmentKind::kChoose, work(1)).forward_transient,
+               bytes_of(choices) + predicted(SegmentKind::kRouteOnly, work(1)).forward_transient,
                f.peak, packed("mlp.gate"));
   }
   // Gate, experts and merge; with ep > 1 every other rank is imagined to send what this one does,
@@ -349,7 +349,7 @@ class Bench {
     const auto merge_b =
         measure([&] { merged = stage_->merge_backward(0, gathered, returned, routing); });
     CHECK(bytes_of(merged.returned) == bytes_of(rows));
-    const int64_t divided = predicted(SegmentKind::kMerge, w).backward_transient;
+    const int64_t divided = predicted(SegmentKind::kUnpermute, w).backward_transient;
     const int64_t merge_bytes = bytes_of(merged.returned) + bytes_of(merged.weights) + divided;
     CHECK(merge_b.peak >= merge_bytes);
     CHECK(merge_b.peak <= merge_bytes + (divided > 0 ? 16 : 0));  // and the divisor's scalars

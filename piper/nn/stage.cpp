@@ -568,8 +568,9 @@ Stage::Projection Stage::ring_step_backward(int32_t, int64_t, const at::Tensor&,
 std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Strategy& strategy,
                                   Rank rank, const StageOptions& options) {
   std::vector<std::string> problems = model::untrainable(model, strategy.sequence);
-  const std::vector<std::string> undealt = strategy::undealt(strategy, model);
-  problems.insert(problems.end(), undealt.begin(), undealt.end());
+  const std::vector<std::string> not_divisible_by_tp =
+      strategy::not_divisible_by_tp(strategy, model);
+  problems.insert(problems.end(), not_divisible_by_tp.begin(), not_divisible_by_tp.end());
   if (!problems.empty()) throw InvalidInput(std::move(problems));
   PIPER_CHECK(std::ssize(options.mtp_target_tokens) >= model.mtp_depth,
               "a number of targets for every module of multi-token prediction");

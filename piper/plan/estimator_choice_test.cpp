@@ -24,7 +24,7 @@ struct Machine {
     question.global_batch_sequences = 32;
     question.num_kept = 1 << 20;
   }
-  Request request() { return settle(question, trainer, defaults); }
+  Request request() { return resolve_defaults(question, trainer, defaults); }
 
   cluster::Cluster cluster = cost::example::nodes();
   cost::TrainerProfile trainer = cost::load_trainer("piper");

@@ -17,7 +17,7 @@ using cost::ExchangeForm;
 using strategy::AllToAll;
 using strategy::Strategy;
 
-constexpr int64_t kStackElement = 2;  // cost::LayerPrice prices rows of the combine in two bytes
+constexpr int64_t kTrainerElement = 2;  // cost::LayerPrice prices rows of the combine in two bytes
 
 // The mixture layer that chooses most experts for a token; nullptr without one.
 const model::FeedForward* most_chosen(const model::Model& model) {
@@ -134,7 +134,7 @@ void ExchangeAxis::choose(std::span<Strategy> strategies, std::span<const double
   std::vector<std::pair<ExchangeTask, ExchangeForm*>> open;  // each kind once
   for (size_t i = 0; i < strategies.size(); ++i) {
     tasks.push_back(
-        exchange_task(model_, strategies[i], imbalances[i], rates_ ? kStackElement : 0));
+        exchange_task(model_, strategies[i], imbalances[i], rates_ ? kTrainerElement : 0));
     tasks.back().deduplicates = !of_rows && (!is_runnable_ || strategies[i].mesh.etp == 1);
     if (tasks.back().group.size <= 1) continue;
     const auto [found, is_new] = chosen_.try_emplace(key_of(tasks.back()));
@@ -168,7 +168,7 @@ Strategy ExchangeAxis::with_plain_exchange(Strategy s) const {
 ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Cluster& cluster,
                                  const Strategy& s, const cost::TrainerProfile* trainer,
                                  const cost::Rates* rates, double imbalance) {
-  ExchangeVerdict verdict{.task = exchange_task(model, s, imbalance, rates ? kStackElement : 0),
+  ExchangeVerdict verdict{.task = exchange_task(model, s, imbalance, rates ? kTrainerElement : 0),
                           .options = {},
                           .why = {}};
   const ExchangeTask& task = verdict.task;
@@ -184,7 +184,7 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
   for (cost::PricedForm p : cost::priced_forms(site, load)) {
     const bool chosen = p.form.algorithm == own.algorithm;
     if (chosen && p.form != own)
-      p = {own, form_factor(site, own, load),
+      p = {own, cost_over_flat(site, own, load),
            scratch_bytes(site, own, load.pair_bytes, load.spread)};
     const bool is_flat = p.form.algorithm == AllToAll::kFlat;
     const double seconds = is_flat ? by_distance * flat.seconds : p.factor * flat.plain;

@@ -207,7 +207,7 @@ TEST_CASE("a step with an exchange that is not flat: closed form, simulation, me
 }
 
 TEST_CASE(
-    "a step whose tokens cross once: closed form, simulation, memory; faster than flat where cards "
+    "a step whose tokens cross once: closed form, simulation, memory; faster than flat where NICs "
     "are thin") {
   cluster::Cluster cluster = cost::example::nodes();
   cluster.fixed_task_seconds = 1e-7;

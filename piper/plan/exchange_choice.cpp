@@ -13,10 +13,6 @@ using strategy::AllToAll;
 // play alone.
 constexpr int64_t kLeastChunk = 2048, kChunkFactor = 2, kMostPieces = 64;
 
-bool is_cut(AllToAll algorithm) {
-  return algorithm == AllToAll::kHalo || algorithm == AllToAll::kHaloSwitch;
-}
-
 // The largest message that a counterpart gets: no piece is larger.
 int64_t largest_message(const collective::Topology& topology, const collective::CountOf& bytes_of,
                         AllToAll algorithm) {
@@ -70,7 +66,7 @@ ExchangeChoice choose_exchange(const sim::Fabric& fabric, const collective::Topo
   };
   for (const AllToAll algorithm : among) {
     add(algorithm, 0);
-    if (!is_cut(algorithm)) continue;
+    if (!traits(algorithm).is_cut) continue;
     const int64_t largest = largest_message(topology, bytes_of, algorithm);
     int64_t chunk = kLeastChunk;
     while (chunk < largest / kMostPieces) chunk *= kChunkFactor;

@@ -25,7 +25,7 @@ struct ExchangeChoice {
   std::vector<PricedExchange>
       priced;  // ascending in seconds, ties in the order of strategy::kAllToAlls
   // The busiest port when every pair's bytes take their own route. Forms that forward can be below
-  // it: they spread what is for a hot rank over the cards of its node.
+  // it: they spread what is for a hot rank over the NICs of its node.
   double straight_limit_seconds = 0;
   const PricedExchange& best() const { return priced.front(); }
 };

@@ -13,7 +13,7 @@ namespace {
 
 using strategy::AllToAll;
 
-// Nodes of ranks behind cards, in groups; inner links `inner` times as fast as a card.
+// Nodes of ranks behind NICs, in groups; inner links `inner` times as fast as a NIC.
 struct Machine {
   int64_t nodes, ranks, nics;
   double inner, latency_seconds;

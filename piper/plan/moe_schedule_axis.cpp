@@ -27,8 +27,8 @@ Strategy with(const Strategy& s, MoeSchedule schedule, int64_t chunks) {
 // Its baseline sends etp times the rows of the plain layer: it is there to be compared with. The
 // order that a strategy has already is always an option.
 bool is_of_its_own(MoeSchedule schedule, const Strategy& s) {
-  return schedule == s.moe_schedule || (schedule != MoeSchedule::kParmBaseline &&
-                                        (schedule != MoeSchedule::kParmS2 || s.mesh.etp > 1));
+  return schedule == s.moe_schedule ||
+         (!traits(schedule).gathers_tokens && (schedule != MoeSchedule::kParmS2 || s.mesh.etp > 1));
 }
 
 class Options {

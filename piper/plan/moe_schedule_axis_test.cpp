@@ -86,9 +86,10 @@ TEST_CASE("of ranks that hold the same tokens only one sends each where links ar
   world.cluster.levels = {{.name = "node", .num_members = 4, .link = {1e-6, 100e9}},
                           {.name = "group", .num_members = 2, .link = {1e-6, 0.5e9}}};
   const Strategy s = chosen(world, world.strategy(2, 4, false));
-  CHECK(strategy::needs_held_tokens(s.moe_schedule));
+  CHECK(strategy::needs_replicated_tokens(s.moe_schedule));
   // With sequence parallelism nobody holds another's tokens.
-  CHECK_FALSE(strategy::needs_held_tokens(chosen(world, world.strategy(2, 4, true)).moe_schedule));
+  CHECK_FALSE(
+      strategy::needs_replicated_tokens(chosen(world, world.strategy(2, 4, true)).moe_schedule));
 }
 
 TEST_CASE("what is fixed is kept, and what no mesh allows is refused in one line") {
@@ -115,7 +116,7 @@ TEST_CASE("what is fixed is kept, and what no mesh allows is refused in one line
 TEST_CASE("an order of tokens that ranks hold alike is searched where they hold them alike") {
   const World world;
   for (const MoeSchedule schedule : strategy::kMoeSchedules) {
-    if (!strategy::runs(schedule) || !strategy::needs_held_tokens(schedule)) continue;
+    if (!strategy::runs(schedule) || !strategy::needs_replicated_tokens(schedule)) continue;
     CAPTURE(strategy::name(schedule));
     Request r = world.request();
     r.fixed.moe_schedule = schedule;

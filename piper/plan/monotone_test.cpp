@@ -1,5 +1,5 @@
 // A faster network never makes a prediction slower: random strategies on random machines, one
-// level's bandwidth, cards or latency improved at a time.
+// level's bandwidth, NICs or latency improved at a time.
 //
 // Strictly so where operations share nothing: then every task's end is a maximum of sums of prices.
 // Where they share links, what becomes ready sooner may meet an operation that it used to miss and
@@ -72,7 +72,7 @@ Drawn draw(uint64_t seed) {
       break;
     case 1:
       level.nic_bytes_per_second *= factor;
-      d.what = "cards";
+      d.what = "NICs";
       break;
     case 2:
       level.link.latency_seconds /= factor;

@@ -107,7 +107,7 @@ std::vector<Waited> waited(const ExposedSeconds& exposed) {
           {exposed.tensor, {Axis::kTensor, Axis::kExpertTensor}},
           {exposed.context, {Axis::kContext}},
           {exposed.messages, {Axis::kPipeline}},
-          {exposed.reductions, {Axis::kData, Axis::kExpertData, Axis::kEnds}}};
+          {exposed.reductions, {Axis::kData, Axis::kExpertData, Axis::kEmbeddingTable}}};
 }
 
 double stretched(const ExposedSeconds& exposed, const BusySeconds& assumed,

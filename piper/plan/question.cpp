@@ -23,7 +23,7 @@ class Settling {
     defaults_.clear();
   }
 
-  Request settle() {
+  Request resolve_defaults() {
     Request r{
         .model = &q_.model,
         .cluster = &q_.cluster,
@@ -153,9 +153,9 @@ class Settling {
 
 }  // namespace
 
-Request settle(const Question& question, const cost::TrainerProfile& trainer,
-               std::vector<Default>& defaults) {
-  return Settling(question, trainer, defaults).settle();
+Request resolve_defaults(const Question& question, const cost::TrainerProfile& trainer,
+                         std::vector<Default>& defaults) {
+  return Settling(question, trainer, defaults).resolve_defaults();
 }
 
 }  // namespace piper::plan

@@ -49,7 +49,7 @@ struct Default {
 //
 // The result refers to `question` and `trainer`. Throws InvalidInput: more devices than the cluster
 // has, positions that the model has not, a trainer or a precision that nothing runs there.
-Request settle(const Question& question, const cost::TrainerProfile& trainer,
-               std::vector<Default>& defaults);
+Request resolve_defaults(const Question& question, const cost::TrainerProfile& trainer,
+                         std::vector<Default>& defaults);
 
 }  // namespace piper::plan

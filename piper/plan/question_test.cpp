@@ -22,7 +22,7 @@ Question question(const char* model, const char* cluster, int64_t devices) {
 // A question with what its request refers to.
 struct Asked {
   explicit Asked(Question q) : question(std::move(q)) {}
-  Request request() { return settle(question, trainer, defaults); }
+  Request request() { return resolve_defaults(question, trainer, defaults); }
   Plan plan() { return search(request()); }
   std::string refusal() {
     try {

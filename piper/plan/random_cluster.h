@@ -1,4 +1,4 @@
-// A machine of three levels drawn at random: 2 to 8 devices a node that share cards, 2 or 4 nodes a
+// A machine of three levels drawn at random: 2 to 8 devices a node that share NICs, 2 or 4 nodes a
 // group, 4 groups. For tests.
 #pragma once
 

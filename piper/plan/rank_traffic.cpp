@@ -175,7 +175,8 @@ class Writer {
   void add_ends() {
     if (!model_.shares_embedding() || !strategy::ends_apart(s_)) return;
     const double table = of(model_.vocabulary * model_.hidden) / of(s_.mesh.tp);
-    add_pairs(Axis::kEnds, 0, s_.mesh.pp - 1, table * of(cost::state_bytes(s_.precision).gradient));
+    add_pairs(Axis::kEmbeddingTable, 0, s_.mesh.pp - 1,
+              table * of(cost::state_bytes(s_.precision).gradient));
   }
 
   const model::Model& model_;

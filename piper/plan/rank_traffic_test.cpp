@@ -40,7 +40,7 @@ std::map<Axis, double> exact(const model::Model& model, const strategy::Strategy
         bytes[Axis::kExpertData] += n;
         break;
       case schedule::SegmentKind::kTiedEmbedding:
-        bytes[Axis::kEnds] += n;
+        bytes[Axis::kEmbeddingTable] += n;
         break;
       default:
         break;  // statistics
@@ -239,7 +239,7 @@ TEST_CASE("ends hold a tied table together, each rank its share of it") {
   const model::Model model = example::mixture(2, true);
   const strategy::Strategy s = wide(model);
   const auto gradient = static_cast<double>(cost::state_bytes(s.precision).gradient);
-  CHECK(bytes_of(model, s, Axis::kEnds) == doctest::Approx(32 * 8 / 2.0 * gradient));
+  CHECK(bytes_of(model, s, Axis::kEmbeddingTable) == doctest::Approx(32 * 8 / 2.0 * gradient));
 }
 
 TEST_CASE("a V sends between neighbours twice, and nothing in its turn") {

@@ -142,7 +142,7 @@ class Parts {
   // Products in fewer bits leave attention in bf16.
   double attention_peak() const {
     const auto bf16 = r_.cluster->compute.find("bf16");
-    const bool narrow = r_.precision >= Precision::kFp8;
+    const bool narrow = converts_operands(r_.precision);
     return narrow && bf16 != r_.cluster->compute.end() ? bf16->second.peak_flops_per_second : 0;
   }
 

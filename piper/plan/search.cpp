@@ -86,7 +86,7 @@ class Visit {
   void run(const Visited& visited) {
     for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
       Strategy s = visited.in_pairs;
-      if (schedule != PipelineSchedule::kDualPipeV && visited.alone) s = *visited.alone;
+      if (!strategy::pairs(schedule) && visited.alone) s = *visited.alone;
       if (!tries_schedule(r_, s, schedule)) continue;
       s.schedule = schedule;
       for (int64_t vpp = 1; vpp <= kMostChunks; ++vpp) {
@@ -222,10 +222,11 @@ class Visit {
 
   cost::Estimate estimate(const Strategy& s, Family family) {
     kept_.count_timed();
-    const double worth_below =
+    const double give_up_above_seconds =
         r_.prunes ? std::max({kept_.bar(), kept_.seconds(family), kept_.seconds(s.schedule)})
                   : kInfinity;
-    return estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), worth_below, r_.memory_limit_bytes);
+    return estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), give_up_above_seconds,
+                               r_.memory_limit_bytes);
   }
 
   // Without its scratch the same stage needs so much still.

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kThreads[] = {2, 3, 8};
 
-Json to_json(const cost::Spread& s) { return {s.mean, s.p95, s.worst}; }
+Json to_json(const cost::MeanP95Worst& s) { return {s.mean, s.p95, s.worst}; }
 
 Json to_json(const Candidate& c) {
   const cost::Estimate& e = c.estimate;
@@ -30,7 +30,7 @@ Json to_json(const Candidate& c) {
               t.reductions, t.update, t.offload}},
             {"peak", e.peak_bytes},
             {"stages", {e.fullest_stage, e.busiest_stage}},
-            {"pipeline", {e.states_bytes, e.in_pipeline, e.is_coarse, e.at_least}},
+            {"pipeline", {e.states_bytes, e.pipeline_seconds, e.is_coarse, e.at_least}},
             {"played", c.played_seconds}};
   if (c.under_load)
     json["load"] = {to_json(c.under_load->seconds), to_json(c.under_load->peak_bytes)};

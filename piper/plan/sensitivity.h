@@ -20,7 +20,7 @@ struct Influence {
 
 // One entry an input that the price depends on, the largest swing first:
 //   compute efficiency, memory bandwidth, start of a kernel
-//   bandwidth (cards included) and latency of each level, a ring's step inside and between nodes
+//   bandwidth (NICs included) and latency of each level, a ring's step inside and between nodes
 //   host time and serial time of a layer, imbalance
 // An input that does not move the MFU is left out. Measured curves of products and attention move
 // with compute efficiency only. An imbalance does not go below 1. Requires 0 < change < 1 and a

@@ -143,7 +143,7 @@ bool tries_chunks(const Request& r, const Strategy& s, int64_t vpp) {
   if (!wanted(r.fixed.vpp, vpp)) return false;
   const int64_t layers = r.model->num_layers();
   if (strategy::is_v(s.schedule)) return vpp == 2 && s.mesh.pp > 1 && 2 * s.mesh.pp <= layers;
-  if (s.schedule != PipelineSchedule::kInterleaved) return vpp == 1;
+  if (!strategy::interleaves(s.schedule)) return vpp == 1;
   return vpp > 1 && s.mesh.pp > 1 && s.mesh.pp * vpp <= layers &&
          s.num_micro_batches % s.mesh.pp == 0;
 }

@@ -65,7 +65,7 @@ void scale_compute(Cluster& c, double by) {
   }
 }
 
-// Bandwidth of what goes between devices follows its cards.
+// Bandwidth of what goes between devices follows its NICs.
 void scale_bandwidth(Level& level, double by) {
   level.link.bytes_per_second *= by;
   level.nic_bytes_per_second *= by;
@@ -77,13 +77,13 @@ void scale_nics(const std::string& change, Cluster& c, double by) {
     if (level.num_nics == 0) continue;
     const double nics = static_cast<double>(level.num_nics) * by;
     if (nics != std::floor(nics) || nics < 1)
-      refuse(change, fmt::format("a whole number of network cards; level {} has {}", level.name,
-                                 level.num_nics));
+      refuse(change,
+             fmt::format("a whole number of NICs; level {} has {}", level.name, level.num_nics));
     level.num_nics = static_cast<int64_t>(nics);
     level.link.bytes_per_second *= by;
     any = true;
   }
-  if (!any) refuse(change, "bandwidth=x2: the description counts no network cards");
+  if (!any) refuse(change, "bandwidth=x2: the description counts no NICs");
 }
 
 template <class F>

@@ -12,7 +12,7 @@ namespace piper::plan {
 //   memory=x0.5 | memory=96GB       of a device (GB: 1e9 bytes, GiB: 2^30)
 //   memory_bandwidth=x2             of a device
 //   compute=x2                      peak and every measured rate, all precisions
-//   nics=x2                         as many network cards on every level that counts them; bandwidth with them
+//   nics=x2                         as many NICs on every level that counts them; bandwidth with them
 //   bandwidth=x2 | bandwidth.node=x2    of every level, or of one by its name
 //   latency=x0.5 | latency.rack=x3
 //   device=NAME                     the device of another cluster (compute, memory), network as it is

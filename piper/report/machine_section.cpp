@@ -62,7 +62,7 @@ std::string link_table(const cluster::Cluster& machine) {
                               {"members", Align::kRight},
                               {"latency (α)", Align::kRight},
                               {"bandwidth a device (1/β)", Align::kRight},
-                              {"network cards", Align::kRight}}};
+                              {"NICs", Align::kRight}}};
   for (const cluster::Level& level : machine.levels) {
     table.rows.push_back(
         {.cells = {{level.name, "strong"},

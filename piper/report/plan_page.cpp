@@ -41,7 +41,7 @@ std::string weighed_sections(const PlanDocument& plan) {
 std::string render(const PlanDocument& plan) {
   std::string body = plan_header(plan);
   body += section("ranked", "Ranked strategies", ranking_section(plan));
-  body += section("timeline", "One step of the best, as foretold", plan_timeline_section(plan));
+  body += section("timeline", "One step of the best, as predicted", plan_timeline_section(plan));
   body += section("memory", "Memory by component, against the limit", plan_memory_section(plan));
   body += section("time", "Time of a step by component", plan_time_section(plan));
   body +=

@@ -38,7 +38,7 @@ TEST_CASE("a line shows the share, the count, the time and the time left") {
   CHECK(progress_line(state, 10) == "train  [#…");
 }
 
-TEST_CASE("nothing is foretold before the first step, after the last, or without a total") {
+TEST_CASE("nothing is predicted before the first step, after the last, or without a total") {
   CHECK(progress_line({.label = "x", .count = 0, .total = 3, .elapsed_seconds = 1}) ==
         "x  [--------------------]   0 %  0/3  1.00 s");
   CHECK(progress_line({.label = "x", .count = 3, .total = 3, .elapsed_seconds = 1}) ==

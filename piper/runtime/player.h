@@ -13,7 +13,7 @@
 #pragma once
 
 #include <piper/balance/expert_placement.h>
-#include <piper/collective/told_counts.h>
+#include <piper/collective/dispatch_combine_counts.h>
 #include <piper/comm/operations.h>
 #include <piper/graph/timeline.h>
 #include <piper/nn/aten.h>
@@ -162,10 +162,10 @@ class Player {
   // What an exchange of a group is written from.
   struct GroupExchange {
     collective::Topology topology;  // of its members
-    collective::ToldCounts told;
+    collective::DispatchCombineCounts told;
   };
   // What the counts of one layer and micro-batch travel in: for every peer and chunk the rows for
-  // each of its experts, then what it must be told of others (ToldCounts).
+  // each of its experts, then what it must be told of others (DispatchCombineCounts).
   struct CountMessages {
     std::vector<int64_t> sent, received;
     std::vector<size_t> first_received, received_a_chunk;  // by peer

@@ -144,7 +144,7 @@ const Player::GroupExchange& Player::exchange_of(const Task& task, const comm::G
   const auto found = exchanges_.find(task.group);
   if (found != exchanges_.end()) return found->second;
   collective::Topology topology = topology_of(group);
-  collective::ToldCounts told(strategy_.all_to_all, group.index, topology);
+  collective::DispatchCombineCounts told(strategy_.all_to_all, group.index, topology);
   return exchanges_.emplace(task.group, GroupExchange{std::move(topology), std::move(told)})
       .first->second;
 }
@@ -161,7 +161,7 @@ std::unique_ptr<comm::Operation> Player::start_counts(const Task& task, comm::Op
     routing->received_counts.assign(counts.back().size(), 0);
   }
   const int64_t num_experts = std::ssize(counts[0]) / num_peers;  // of each peer
-  const collective::ToldCounts& told = exchange_of(task, group).told;
+  const collective::DispatchCombineCounts& told = exchange_of(task, group).told;
   if (told.empty() && chunks.size() == 1 && !strategy::fuses_exchange(strategy_))
     return comm::start_exchange_counts(transport_, group, std::move(name), num_experts,
                                        chunks[0]->counts, chunks[0]->received_counts);
@@ -211,7 +211,7 @@ collective::CountOf Player::count_of(const Task& task, const comm::Group& group,
                                      const nn::Routing& routing, bool to_experts,
                                      int64_t row_bytes) {
   const auto num_peers = std::ssize(group.members);
-  const collective::ToldCounts* told = &exchange_of(task, group).told;
+  const collective::DispatchCombineCounts* told = &exchange_of(task, group).told;
   const CountMessages* messages =
       told->empty() ? nullptr : &count_messages_.at({step_.segment(task).layer, task.micro_batch});
   return [=, self = group.index, chunk = place_of_chunk(step_.segment(task)),

@@ -178,7 +178,7 @@ void Player::run_forward(const Task& task, const Segment& segment) {
     case SegmentKind::kSharedExperts:
       out(0) = stage_.shared_forward(layer, in(0), new_tape(task));
       return;
-    case SegmentKind::kChoose:
+    case SegmentKind::kRouteOnly:
       out(0) = stage_.choose_forward(layer, in(0));
       return;
     case SegmentKind::kGate: {
@@ -216,7 +216,7 @@ void Player::run_forward(const Task& task, const Segment& segment) {
       out(0) = stage_.experts_forward(layer, in(0), routing, new_tape(task));
       return;
     }
-    case SegmentKind::kMerge: {
+    case SegmentKind::kUnpermute: {
       const nn::Routings chunks = read_only(routings_of(task));
       std::vector<at::Tensor> returned;
       for (size_t c = 0; c < chunks.size(); ++c) returned.push_back(in(2 * c));
@@ -227,7 +227,7 @@ void Player::run_forward(const Task& task, const Segment& segment) {
       if (layer >= 0)
         return stage_.mtp_head_forward(layer, in(0), batch_of(task).targets_T, new_tape(task));
       return stage_.head_forward(in(0), batch_of(task).targets_T, new_tape(task));
-    case SegmentKind::kMtpJoin:
+    case SegmentKind::kMtpProjection:
       out(0) = stage_.mtp_join_forward(layer, in(0), batch_of(task).tokens_BS);
       return;
     case SegmentKind::kWait:  // of an evaluation: what was kept is given back
@@ -311,7 +311,7 @@ void Player::run_backward(const Task& task, const Segment& segment) {
     case SegmentKind::kExperts:
       out(0) = stage_.experts_backward(layer, in(0), in(1), routing_of(task), tape());
       return;
-    case SegmentKind::kMerge: {
+    case SegmentKind::kUnpermute: {
       const bool deduplicates = strategy::deduplicates(strategy_);
       const nn::Routings chunks = read_only(routings_of(task));
       std::vector<at::Tensor> returned;
@@ -329,7 +329,7 @@ void Player::run_backward(const Task& task, const Segment& segment) {
       out(0) = layer >= 0 ? stage_.mtp_head_backward(layer, in(0), tape())
                           : stage_.head_backward(in(0), batch_of(task).targets_T, tape());
       return;
-    case SegmentKind::kMtpJoin: {
+    case SegmentKind::kMtpProjection: {
       nn::Tape whole;
       out(0) = stage_.mtp_join_backward(layer, in(0), in(1), in(2), batch_of(task).tokens_BS,
                                         deferred != nullptr ? *deferred->tape : whole);

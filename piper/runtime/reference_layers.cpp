@@ -102,14 +102,14 @@ class ReferenceLayers::Pass {
     layer.out = timed(SegmentKind::kExperts, Phase::kForward, [&] {
       return stage_->experts_forward(l, layer.rows, layer.routing, &layer.experts);
     });
-    return timed(SegmentKind::kMerge, Phase::kForward,
+    return timed(SegmentKind::kUnpermute, Phase::kForward,
                  [&] { return stage_->merge_forward(l, layer.out, layer.routing, layer.x1); });
   }
 
   at::Tensor backward(int32_t l, const at::Tensor& gx) {
     Layer& layer = layers_[l];
     nn::Stage::MergeGradients merge;
-    timed(SegmentKind::kMerge, Phase::kBackward, [&] {
+    timed(SegmentKind::kUnpermute, Phase::kBackward, [&] {
       return merge = stage_->merge_backward(l, gx, layer.out, layer.routing), at::Tensor();
     });
     const at::Tensor g_rows = timed(SegmentKind::kExperts, Phase::kBackward, [&] {

@@ -1,6 +1,6 @@
 // What a rank of a pipeline computes, in order. A schedule is one list of actions a rank, without
-// any communication: write_step() (step.h) inserts it, unexecutable() (executable.h) proves that
-// the lists of all ranks fit together, and cost::PipelinePlayer plays them in seconds.
+// any communication: write_step() (step.h) inserts it, execution_problems() (executable.h) proves
+// that the lists of all ranks fit together, and cost::PipelinePlayer simulates them in seconds.
 //
 // A rank holds `vpp` chunks of layers, numbered from 0 in the order of the model. The chunks of all
 // ranks are the pp x vpp virtual stages; virtual stage v lies on rank v % pp, in a V on rank min(v,
@@ -54,6 +54,6 @@ std::vector<Action> actions(strategy::PipelineSchedule schedule, int64_t pp, int
 // for the next number that suits it; then those that do not exist are taken out. What is left is
 // executable because the whole was: a micro-batch waits for no other one, and taking actions out of
 // a list never moves two others past each other. A pair that loses one half is none.
-void take_out_beyond(std::vector<Action>& actions, int64_t num_micro_batches);
+void drop_micro_batches_from(std::vector<Action>& actions, int64_t num_micro_batches);
 
 }  // namespace piper::schedule

@@ -12,7 +12,7 @@ namespace piper::schedule {
 std::vector<Action> actions(strategy::PipelineSchedule schedule, int64_t pp, int64_t rank,
                             int64_t num_micro_batches, int64_t vpp) {
   PIPER_CHECK(rank >= 0 && rank < pp && num_micro_batches >= 1, "rank and micro-batches");
-  const bool is_interleaved = schedule == strategy::PipelineSchedule::kInterleaved;
+  const bool is_interleaved = strategy::interleaves(schedule);
   PIPER_CHECK(is_interleaved ? vpp >= 1 : vpp == (strategy::is_v(schedule) ? 2 : 1),
               "chunks of a rank");
   switch (schedule) {
@@ -33,7 +33,7 @@ std::vector<Action> actions(strategy::PipelineSchedule schedule, int64_t pp, int
   return {};
 }
 
-void take_out_beyond(std::vector<Action>& actions, int64_t num_micro_batches) {
+void drop_micro_batches_from(std::vector<Action>& actions, int64_t num_micro_batches) {
   const auto is_out = [&](const Action& action) { return action.micro_batch >= num_micro_batches; };
   for (size_t i = 0; i + 1 < actions.size(); ++i)
     if (is_out(actions[i + 1])) actions[i].pairs_with_next = false;

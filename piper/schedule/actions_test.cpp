@@ -143,7 +143,7 @@ TEST_CASE("taking out keeps the order, and dissolves pairs that lose a half") {
   std::vector<Action> list{{Action::Kind::kForward, 1, 0, true}, {Action::Kind::kBackward, 3},
                            {Action::Kind::kForward, 3, 1, true}, {Action::Kind::kBackward, 0, 1},
                            {Action::Kind::kForward, 0, 1, true}, {Action::Kind::kBackward, 2}};
-  take_out_beyond(list, 3);
+  drop_micro_batches_from(list, 3);
   CHECK(text(list) == "F1 b0 f0+ B2 ");
 }
 

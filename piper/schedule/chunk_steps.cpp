@@ -53,7 +53,7 @@ class Lister {
   }
   void add(const LayerPasses& passes, const std::vector<LayerTask>& tasks, int32_t layer) {
     for (const LayerTask& task : tasks) {
-      if (task.is_behind_turn) add(Kind::kTurn, layer);
+      if (task.is_after_yield) add(Kind::kYield, layer);
       list_.push_back({.kind = Kind::kTask, .layer = layer, .passes = &passes, .task = &task});
     }
   }
@@ -62,7 +62,7 @@ class Lister {
     const LayerPasses& passes = passes_of(step_, layer, pp_rank_);
     list_.push_back({.kind = Kind::kEnter, .layer = layer, .passes = &passes});
     add(passes, passes.forward, layer);
-    if (passes.forward_ends_with_turn) add(Kind::kTurn, layer);
+    if (passes.forward_ends_with_turn) add(Kind::kYield, layer);
     list_.push_back({.kind = Kind::kLeave, .layer = layer, .passes = &passes});
   }
 

@@ -26,7 +26,7 @@ struct ChunkStep {
     kLeave,  // and hands on what it has made
     kHead,   // of the model (layer -1) or a module
     kJoin,
-    kTurn,         // here another micro-batch may take its turn
+    kYield,        // here another micro-batch may take its turn
     kBeginStates,  // States::begin() and end() of these parameters
     kEndStates,
   };

@@ -42,7 +42,7 @@ class CountedActions {
 
   // Without the micro-batches from `num_micro_batches` on.
   std::vector<Action> take(int64_t num_micro_batches) {
-    take_out_beyond(actions_, num_micro_batches);
+    drop_micro_batches_from(actions_, num_micro_batches);
     return std::move(actions_);
   }
 

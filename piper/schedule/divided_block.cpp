@@ -11,7 +11,7 @@ DividedBlock::Whole DividedBlock::gather(LayerProgram& program, LayerPass& pass,
   const LayerSlot more = again.valid() ? program.slot(SlotKind::kGathered, collective, pass.chunk())
                                        : LayerSlot::none();
   pass.collective(TaskKind::kAllGather, collective, {slot, again, counts}, {gathered, more});
-  if (splits) pass.compute_part(segment, Share::kBefore);
+  if (splits) pass.compute_part(segment, ComputePart::kBefore);
   return {gathered, more};
 }
 
@@ -25,7 +25,7 @@ void DividedBlock::sum(LayerPass& pass, LayerSlot partial, LayerSlot result) con
   if (!is_shared) return;
   pass.collective(divides_tokens ? TaskKind::kReduceScatter : TaskKind::kAllReduce, collective,
                   {partial, counts}, {result});
-  if (splits) pass.compute_part(segment, Share::kBehind);
+  if (splits) pass.compute_part(segment, ComputePart::kBehind);
 }
 
 }  // namespace piper::schedule

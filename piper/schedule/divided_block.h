@@ -38,7 +38,9 @@ struct DividedBlock {
   LayerSlot partial(LayerProgram& program, LayerSlot result) const;
   // Sums it up into `result`.
   void sum(LayerPass& pass, LayerSlot partial, LayerSlot result) const;
-  Share share() const { return is_shared && splits ? Share::kRest : Share::kWhole; }
+  ComputePart share() const {
+    return is_shared && splits ? ComputePart::kRest : ComputePart::kWhole;
+  }
 };
 
 }  // namespace piper::schedule

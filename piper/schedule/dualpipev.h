@@ -23,7 +23,7 @@
 namespace piper::schedule {
 
 // rank in [0, pp), two chunks. Fewer than 2 pp micro-batches are taken from the list of 2 pp
-// (take_out_beyond).
+// (drop_micro_batches_from).
 std::vector<Action> dualpipev_actions(int64_t pp, int64_t rank, int64_t num_micro_batches);
 
 }  // namespace piper::schedule

@@ -148,8 +148,8 @@ std::vector<std::vector<Action>> all_actions(strategy::PipelineSchedule schedule
   return lists;
 }
 
-std::vector<std::string> unexecutable(strategy::PipelineSchedule schedule, const Lists& lists,
-                                      int64_t num_micro_batches, int64_t vpp) {
+std::vector<std::string> execution_problems(strategy::PipelineSchedule schedule, const Lists& lists,
+                                            int64_t num_micro_batches, int64_t vpp) {
   std::vector<std::string> lines;
   for (size_t r = 0; r < lists.size(); ++r)
     ListCheck(r, lists[r], vpp, num_micro_batches, lines).check();
@@ -161,8 +161,8 @@ std::vector<std::string> unexecutable(strategy::PipelineSchedule schedule, const
   return lines;
 }
 
-std::vector<RankAction> in_order_of_need(strategy::PipelineSchedule schedule, const Lists& lists,
-                                         int64_t num_micro_batches, int64_t vpp) {
+std::vector<RankAction> topological_order(strategy::PipelineSchedule schedule, const Lists& lists,
+                                          int64_t num_micro_batches, int64_t vpp) {
   std::vector<size_t> next;
   std::vector<RankAction> order = run_all(schedule, lists, num_micro_batches, vpp, next);
   const std::string text = waiting(lists, next);

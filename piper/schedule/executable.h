@@ -22,9 +22,9 @@ std::vector<std::vector<Action>> all_actions(strategy::PipelineSchedule schedule
 //     lists come to their end;
 //   - a pair is a forward, then a whole backward, of another micro-batch.
 // Only `schedule`'s geometry is used: the lists may come from anywhere.
-std::vector<std::string> unexecutable(strategy::PipelineSchedule schedule,
-                                      const std::vector<std::vector<Action>>& lists,
-                                      int64_t num_micro_batches, int64_t vpp = 1);
+std::vector<std::string> execution_problems(strategy::PipelineSchedule schedule,
+                                            const std::vector<std::vector<Action>>& lists,
+                                            int64_t num_micro_batches, int64_t vpp = 1);
 
 // The actions of all ranks in an order in which each stands behind all that it needs, the two of a
 // pair next to each other. Requires executable lists (PIPER_CHECK: what they wait for).
@@ -32,9 +32,9 @@ struct RankAction {
   int32_t rank;
   Action action;
 };
-std::vector<RankAction> in_order_of_need(strategy::PipelineSchedule schedule,
-                                         const std::vector<std::vector<Action>>& lists,
-                                         int64_t num_micro_batches, int64_t vpp = 1);
+std::vector<RankAction> topological_order(strategy::PipelineSchedule schedule,
+                                          const std::vector<std::vector<Action>>& lists,
+                                          int64_t num_micro_batches, int64_t vpp = 1);
 
 // "F3", "B3", "I3", "W3"; of a chunk but the first: "F3 of chunk 1".
 std::string action_name(const Action& action);

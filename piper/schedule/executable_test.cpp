@@ -22,7 +22,7 @@ template <class Break>
 std::string first_problem(Break break_it) {
   Lists lists = all_actions(PipelineSchedule::k1F1B, 2, 2);  // F0 F1 B0 B1; F0 B0 F1 B1
   break_it(lists);
-  const std::vector<std::string> lines = unexecutable(PipelineSchedule::k1F1B, lists, 2);
+  const std::vector<std::string> lines = execution_problems(PipelineSchedule::k1F1B, lists, 2);
   return lines.empty() ? "" : lines.front();
 }
 
@@ -37,14 +37,14 @@ TEST_CASE("every schedule is executable on any number of ranks with any number o
           CAPTURE(pp);
           CAPTURE(m);
           CAPTURE(vpp);
-          CHECK(unexecutable(schedule, all_actions(schedule, pp, m, vpp), m, vpp) ==
+          CHECK(execution_problems(schedule, all_actions(schedule, pp, m, vpp), m, vpp) ==
                 std::vector<std::string>{});
         }
 }
 
 TEST_CASE("the order of need holds every action once, each behind what it needs") {
   const Lists lists = all_actions(PipelineSchedule::kDualPipeV, 4, 9, 2);
-  const auto order = in_order_of_need(PipelineSchedule::kDualPipeV, lists, 9, 2);
+  const auto order = topological_order(PipelineSchedule::kDualPipeV, lists, 9, 2);
   Lists again(4);
   for (const RankAction& a : order) again[static_cast<size_t>(a.rank)].push_back(a.action);
   CHECK(again == lists);
@@ -91,7 +91,7 @@ TEST_CASE("ranks that wait for each other are a deadlock, with what each waits t
        {Kind::kBackward, 0},
        {Kind::kBackward, 1}},
       {{Kind::kForward, 0}, {Kind::kForward, 1}, {Kind::kBackward, 0}, {Kind::kBackward, 1}}};
-  CHECK(unexecutable(PipelineSchedule::k1F1B, pair, 2) ==
+  CHECK(execution_problems(PipelineSchedule::k1F1B, pair, 2) ==
         std::vector<std::string>{"deadlock: rank 0 at F1, rank 1 at F1"});
-  CHECK_THROWS_AS(in_order_of_need(PipelineSchedule::k1F1B, pair, 2), InternalError);
+  CHECK_THROWS_AS(topological_order(PipelineSchedule::k1F1B, pair, 2), InternalError);
 }

@@ -28,7 +28,7 @@ struct ExecutionStyle {
       false;  // kExperts stands for gate, shared experts and merge as well
   // Tensor parallelism without sequence parallelism: each rank routes an equal part of the tokens
   // that all of them hold, and nobody gathers what comes back; else all of them route all.
-  bool deals_held_tokens = false;
+  bool splits_replicated_tokens = false;
   // Sequence parallelism: the backward gathers the inputs of attention and nets again, with the
   // gradients; else it has them from the forward.
   bool gathers_inputs_again = true;
@@ -47,9 +47,9 @@ struct ExecutionStyle {
   // --- weights and gradients ---
   // Divided gradients are slots (step.h); else a trainer's profile counts them as states.
   bool states_in_slots = true;
-  bool states_have_a_stream = false;  // they travel beside everything else, else among exchanges
-  bool states_beside = true;          // a part of them travels beside compute
-  bool states_later = false;          // a part of them is waited for
+  bool param_sync_has_stream = false;  // they travel beside everything else, else among exchanges
+  bool overlaps_param_sync = true;     // a part of them travels beside compute
+  bool exposes_param_sync = false;     // a part of them is waited for
   bool keeps_weights_in_pipelines =
       false;  // ZeRO 2 and 3 under a pipeline gather and scatter once a step
   // --- what lives with the host ---

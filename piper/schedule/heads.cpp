@@ -36,7 +36,7 @@ SlotId write_head_backward(RankWriter& writer, int32_t layer, const HeadSlots& h
 }
 
 SlotId write_join_forward(RankWriter& writer, int32_t layer, SlotId x) {
-  const Segment join{SegmentKind::kMtpJoin, layer};
+  const Segment join{SegmentKind::kMtpProjection, layer};
   const SlotId input = writer.slot(SlotKind::kHidden, join);
   writer.compute(join, {.reads = {x}, .writes = {input}});
   return input;
@@ -44,7 +44,7 @@ SlotId write_join_forward(RankWriter& writer, int32_t layer, SlotId x) {
 
 SlotId write_join_backward(RankWriter& writer, int32_t layer, SlotId input_gradient,
                            SlotId head_gradient, SlotId x) {
-  const Segment join{SegmentKind::kMtpJoin, layer};
+  const Segment join{SegmentKind::kMtpProjection, layer};
   const SlotId gradient = writer.slot(SlotKind::kHiddenGradient, join);
   writer.compute(join, {.reads = {input_gradient, head_gradient, x},
                         .writes = {gradient},

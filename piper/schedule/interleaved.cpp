@@ -20,7 +20,7 @@ std::vector<Action> interleaved_actions(int64_t pp, int64_t rank, int64_t num_mi
     if (num_ahead + k < num) push(Action::Kind::kForward, num_ahead + k);
     push(Action::Kind::kBackward, k);
   }
-  take_out_beyond(actions, num_micro_batches);
+  drop_micro_batches_from(actions, num_micro_batches);
   return actions;
 }
 

@@ -15,8 +15,8 @@
 namespace piper::schedule {
 
 // rank in [0, pp); vpp >= 1. Micro-batches that are no multiple of pp are written as the next
-// multiple with the rest taken out (take_out_beyond), which leaves their places in the first and
-// last round idle.
+// multiple with the rest taken out (drop_micro_batches_from), which leaves their places in the first
+// and last round idle.
 std::vector<Action> interleaved_actions(int64_t pp, int64_t rank, int64_t num_micro_batches,
                                         int64_t vpp);
 

@@ -22,7 +22,7 @@ SlotMeaning meaning(const LayerPasses& passes, LayerSlot slot, int32_t layer) {
 }
 
 void write_layer_task(RankWriter& writer, const LayerPasses& passes, const LayerTask& task,
-                      int32_t layer, LayerSlots& slots, Posted& posted) {
+                      int32_t layer, LayerSlots& slots, PendingTasks& posted) {
   Slots lists;
   for (const LayerSlot slot : task.reads) lists.reads.push_back(slots[slot]);
   for (const LayerSlot slot : task.writes) {
@@ -36,7 +36,7 @@ void write_layer_task(RankWriter& writer, const LayerPasses& passes, const Layer
                         .chunk = task.chunk,
                         .hop = task.hop};
   if (task.kind == TaskKind::kCompute) {
-    if (task.share == Share::kWhole || task.share == Share::kRest)
+    if (task.share == ComputePart::kWhole || task.share == ComputePart::kRest)
       writer.wait_for(posted);
     else
       writer.wait_for_earlier(posted);

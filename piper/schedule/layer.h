@@ -26,7 +26,7 @@ class LayerSlots {
 const LayerPasses& passes_of(const StepWriter& step, int32_t layer, int64_t pp_rank);
 
 void write_layer_task(RankWriter& writer, const LayerPasses& passes, const LayerTask& task,
-                      int32_t layer, LayerSlots& slots, Posted& posted);
+                      int32_t layer, LayerSlots& slots, PendingTasks& posted);
 
 SlotMeaning meaning(const LayerPasses& passes, LayerSlot slot, int32_t layer);
 // Whose forward writes a layer's output, and whose backward its input's gradient: for slots that

@@ -33,12 +33,12 @@ LayerSlot pass_round(LayerProgram& p, LayerPass& pass, const LayerKind& kind, La
   if (!kind.shares_sequences || kind.projects_apart()) return LayerSlot::none();
   const LayerSlot keys_and_values = p.slot(kKeysAndValues, kContext);
   pass.collective(TaskKind::kRing, kContext, {x}, {keys_and_values});
-  if (kind.splits_context) pass.compute_part(kAttention, Share::kBeside);
+  if (kind.splits_context) pass.compute_part(kAttention, ComputePart::kBeside);
   return keys_and_values;
 }
 
-Share attention_share(const DividedBlock& block, const LayerKind& kind) {
-  return kind.shares_sequences && kind.splits_context ? Share::kRest : block.share();
+ComputePart attention_share(const DividedBlock& block, const LayerKind& kind) {
+  return kind.shares_sequences && kind.splits_context ? ComputePart::kRest : block.share();
 }
 
 // What attention keeps of a micro-batch between its passes where its projections stand apart.
@@ -147,12 +147,13 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
   const bool fuses = is_moe && strategy::fuses_exchange(s);
   const bool exchanges = is_moe && (s.mesh.ep > 1 || fuses), is_divided = s.mesh.tp > 1;
   const bool gathers_rows = is_moe && s.mesh.etp > 1 && !fuses &&
-                            (style.deals_held_tokens || strategy::gathers_expert_rows(s));
-  const bool counts_sequences = is_moe && is_divided && !strategy::repeats_rows(s) &&
-                                style.exchanges_counts && s.micro_batch_sequences % s.mesh.tp != 0;
-  const bool counts_context = is_moe && s.mesh.cp > 1 && style.exchanges_counts;
+                            (style.splits_replicated_tokens || strategy::gathers_expert_rows(s));
+  const bool counts_choices_over_tp = is_moe && is_divided && !strategy::repeats_rows(s) &&
+                                      style.exchanges_counts &&
+                                      s.micro_batch_sequences % s.mesh.tp != 0;
+  const bool counts_choices_over_cp = is_moe && s.mesh.cp > 1 && style.exchanges_counts;
   // In one segment, parts of it that compute beside exchanges stand for chunks and shared experts.
-  const bool overlaps = one && !style.deals_held_tokens &&
+  const bool overlaps = one && !style.splits_replicated_tokens &&
                         (strategy::num_moe_chunks(s) > 1 || layer.feed_forward.has_shared());
   return {.is_moe = is_moe,
           .has_shared = layer.feed_forward.has_shared(),
@@ -166,9 +167,10 @@ LayerKind layer_kind(const model::Layer& layer, const strategy::Strategy& s,
           .gathers_keys = s.mesh.cp > 1 && style.follows_context_exchange && !strategy::has_ring(s),
           .ring = static_cast<int16_t>(
               style.follows_context_exchange && strategy::has_ring(s) ? s.mesh.cp : 0),
-          .counts_sequences = counts_sequences,
-          .counts_context = counts_context,
-          .shares_capacity = (counts_sequences || counts_context) && s.capacity.is_limited(),
+          .counts_choices_over_tp = counts_choices_over_tp,
+          .counts_choices_over_cp = counts_choices_over_cp,
+          .shares_capacity =
+              (counts_choices_over_tp || counts_choices_over_cp) && s.capacity.is_limited(),
           .shares_experts = is_moe && s.mesh.etp > 1 && !fuses,
           .gathers_rows = gathers_rows,
           .gathers_tokens = is_moe && strategy::ranks_per_gated_token_set(s) > 1,

@@ -30,7 +30,7 @@ struct LayerKind {
   bool projects_apart() const { return gathers_keys || ring > 0; }
   // Of a mixture: ranks that divide tokens hold parts of a sequence, whose choices are counted
   // (tensor-, context-parallel ones).
-  bool counts_sequences = false, counts_context = false;
+  bool counts_choices_over_tp = false, counts_choices_over_cp = false;
   bool shares_capacity = false;  // a capacity is that of sequences whose choices are counted so
   bool shares_experts = false, gathers_rows = false;
   bool gathers_tokens = false;  // of a mixture: strategy::ranks_per_gated_token_set is above 1
@@ -38,7 +38,7 @@ struct LayerKind {
   bool fuses_exchange = false;  // of a mixture: strategy::fuses_exchange
   // Whom its rows are exchanged with.
   strategy::Axis exchange_axis() const {
-    return fuses_exchange ? strategy::Axis::kExpertSet : strategy::Axis::kExpert;
+    return fuses_exchange ? strategy::Axis::kTensorExpert : strategy::Axis::kExpert;
   }
   // Of ranks that gather rows: they tell each other how many they have received, and gather them
   // again in the backward.
@@ -48,7 +48,7 @@ struct LayerKind {
   bool exchanges_counts = false;
   bool is_one_segment = false;
   bool gathers_inputs_again = false;
-  Rerun rerun = {};
+  RecomputeStyle rerun = {};
   bool keeps_by_layer = false;
   auto operator<=>(const LayerKind&) const = default;
 };

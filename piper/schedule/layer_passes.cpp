@@ -38,7 +38,7 @@ LayerTask task_of(const Operation& operation) {
           .writes = operation.writes,
           .frees = {},
           .is_recomputed = false,
-          .is_behind_turn = operation.is_behind_turn,
+          .is_after_yield = operation.is_after_yield,
           .is_behind_exchange = operation.is_behind_exchange,
           .is_behind_compute = operation.is_behind_compute,
           .is_beside_exchange = false};
@@ -95,7 +95,7 @@ void mark_exchanges(std::vector<LayerTask>& tasks) {
 
 class PassMaker {
  public:
-  PassMaker(const LayerProgram& program, Recompute recompute, Rerun rerun)
+  PassMaker(const LayerProgram& program, Recompute recompute, RecomputeStyle rerun)
       : program_(program), recompute_(recompute), rerun_(rerun) {
     passes_.slots = program.slots;
     passes_.x = program.x;
@@ -135,10 +135,10 @@ class PassMaker {
 
   std::vector<LayerTask> backward() {
     std::vector<LayerTask> tasks;
-    bool is_behind_turn = false;  // of what was left out
+    bool is_after_yield = false;  // of what was left out
     const auto add = [&](const LayerTask& task) {
       tasks.push_back(task);
-      tasks.back().is_behind_turn |= std::exchange(is_behind_turn, false);
+      tasks.back().is_after_yield |= std::exchange(is_after_yield, false);
     };
     const auto run_again = [&](const Operation& operation) {
       if (recompute_ == Recompute::kFull || !is_dropped(recompute_, operation.segment)) return;
@@ -153,7 +153,7 @@ class PassMaker {
         add(task_of(operation));
         continue;
       }
-      is_behind_turn |= operation.is_behind_turn;
+      is_after_yield |= operation.is_after_yield;
       if (!rerun_.first) run_again(operation);
     }
     return tasks;
@@ -186,8 +186,8 @@ class PassMaker {
       if (!is_of(operation, segment) || operation.chunk != chunk) continue;
       LayerTask task = task_of(operation);
       task.is_recomputed = true;
-      task.is_behind_turn = false;
-      task.share = Share::kWhole;
+      task.is_after_yield = false;
+      task.share = ComputePart::kWhole;
       task.reads = {};
       for (const LayerSlot slot : operation.reads) {
         const bool is_gathered = passes_.slots[slot.index()].kind == SlotKind::kGathered;
@@ -219,7 +219,7 @@ class PassMaker {
     PIPER_CHECK(gather != operations.end() && gather->writes.size() == 1, "a slot nobody gathers");
     LayerTask task = task_of(*gather);
     task.is_recomputed = true;
-    task.is_behind_turn = false;
+    task.is_after_yield = false;
     const ProgramSlot meaning = passes_.slots[slot.index()];
     passes_.slots.push_back(meaning);
     const LayerSlot again(std::ssize(passes_.slots) - 1);
@@ -257,7 +257,7 @@ class PassMaker {
       LayerTask& task = tasks.emplace_back(task_of(operation));
       task.writes = filtered(operation.writes, [&](LayerSlot slot) { return !is_of_layer(slot); });
       task.is_recomputed = true;
-      task.is_behind_turn = false;
+      task.is_after_yield = false;
     }
     std::ranges::reverse(tasks);
     return tasks;
@@ -265,22 +265,22 @@ class PassMaker {
 
   const LayerProgram& program_;
   Recompute recompute_;
-  Rerun rerun_;
+  RecomputeStyle rerun_;
   LayerPasses passes_;
 };
 
 }  // namespace
 
-LayerPasses passes_of(const LayerProgram& program, Recompute recompute, Rerun rerun) {
+LayerPasses passes_of(const LayerProgram& program, Recompute recompute, RecomputeStyle rerun) {
   return PassMaker(program, recompute, rerun).make();
 }
 
 void LayerPass::compute(SegmentKind segment, const LayerSlotList& reads,
-                        const LayerSlotList& writes, Share share) {
+                        const LayerSlotList& writes, ComputePart share) {
   add({.segment = segment, .share = share, .reads = reads, .writes = writes});
 }
 
-void LayerPass::compute_part(SegmentKind segment, Share share) {
+void LayerPass::compute_part(SegmentKind segment, ComputePart share) {
   add({.segment = segment, .share = share, .reads = {}, .writes = {}});
 }
 
@@ -337,7 +337,7 @@ void LayerPass::add(Operation operation) {
   operation.writes = filtered(operation.writes, [](LayerSlot) { return true; });
   operation.chunk = chunk_;
   operation.hop = hop_;
-  operation.is_behind_turn = std::exchange(is_turn_due_, false);
+  operation.is_after_yield = std::exchange(is_turn_due_, false);
   operations_.push_back(operation);
 }
 

@@ -22,11 +22,11 @@ struct LayerTask {
   graph::TaskKind kind = graph::TaskKind::kCompute;
   SegmentKind segment = SegmentKind::kAttention;
   strategy::Axis group = strategy::Axis::kExpert;
-  Share share = Share::kWhole;
+  ComputePart share = ComputePart::kWhole;
   int16_t chunk = 0, hop = 0;  // as in Segment
   LayerSlotList reads, writes, frees;
   bool is_recomputed = false;   // phase kRecompute
-  bool is_behind_turn = false;  // before it another micro-batch may take its turn
+  bool is_after_yield = false;  // before it another micro-batch may take its turn
   bool is_behind_exchange = false, is_behind_compute = false;  // as in Operation
   // Computing: an all-to-all is under way whose rows nobody has read yet.
   bool is_beside_exchange = false;
@@ -40,12 +40,13 @@ struct LayerPasses {
   bool forward_ends_with_turn = false;
 };
 
-struct Rerun {
+struct RecomputeStyle {
   bool all = false;      // full recomputation runs the whole forward again, else what is read
   bool first = false;    // partial recomputation stands before the backward, else before its reader
   bool gathers = false;  // partial recomputation gathers again what it reads, else that is kept
-  auto operator<=>(const Rerun&) const = default;
+  auto operator<=>(const RecomputeStyle&) const = default;
 };
-LayerPasses passes_of(const LayerProgram& program, strategy::Recompute recompute, Rerun rerun = {});
+LayerPasses passes_of(const LayerProgram& program, strategy::Recompute recompute,
+                      RecomputeStyle rerun = {});
 
 }  // namespace piper::schedule

@@ -27,7 +27,7 @@ std::vector<LayerKind> every_kind() {
     for (const bool counts : {false, true}) {
       LayerKind shared = kinds[i];
       shared.shares_matrices = shared.divides_tokens = shared.gathers_inputs_again = true;
-      shared.counts_sequences = counts && shared.is_moe;
+      shared.counts_choices_over_tp = counts && shared.is_moe;
       shared.rerun.gathers = true;
       kinds.push_back(shared);
     }

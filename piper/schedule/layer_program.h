@@ -26,13 +26,13 @@ struct Operation {
   graph::TaskKind kind = graph::TaskKind::kCompute;
   SegmentKind segment = SegmentKind::kAttention;   // of exchanges: whose rows move
   strategy::Axis group = strategy::Axis::kExpert;  // of communication: who takes part
-  Share share = Share::kWhole;                     // of compute
+  ComputePart share = ComputePart::kWhole;         // of compute
   LayerSlotList reads, writes;                     // in the order that step.h fixes
   int16_t chunk = 0, hop = 0;                      // as in Segment
   bool runs_again =
       false;  // backward: here the segment's forward runs once more if its tape was dropped
   bool is_again = false;  // backward: of the forward; left out where its segment has just run again
-  bool is_behind_turn = false;  // before it another micro-batch may take its turn
+  bool is_after_yield = false;  // before it another micro-batch may take its turn
   // An all-to-all that begins when the one before has ended, and so does not slow it down.
   bool is_behind_exchange = false;
   bool is_behind_compute = false;  // of communication: begins when the last compute has ended
@@ -46,9 +46,9 @@ class LayerPass {
   // The operations that follow are of the keys and values of this hop (Segment::hop).
   void set_hop(int16_t hop) { hop_ = hop; }
   void compute(SegmentKind segment, const LayerSlotList& reads, const LayerSlotList& writes,
-               Share share = Share::kWhole);
+               ComputePart share = ComputePart::kWhole);
   // A part of the segment's compute, which reads and writes what the rest does.
-  void compute_part(SegmentKind segment, Share share);
+  void compute_part(SegmentKind segment, ComputePart share);
   // Counts travel to the same ranks as the rows of the next all-to-all, which waits for them.
   void exchange_counts(strategy::Axis group, SegmentKind segment, const LayerSlotList& routing);
   void all_to_all(strategy::Axis group, SegmentKind segment, const LayerSlotList& reads,

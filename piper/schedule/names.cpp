@@ -33,7 +33,7 @@ std::string place(const StepGraph& step, const graph::Task& task) {
       (segment.kind == SegmentKind::kHostCopy &&  // of optimizer states
        !(step.graph.reads(task).empty() && step.graph.writes(task).empty()));
   if (!is_of_ends) return "";
-  if (segment.share == Share::kRest) return "";
+  if (segment.share == ComputePart::kRest) return "";
   return segment.layer == -1 ? " embedding" : " head";
 }
 
@@ -111,7 +111,7 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
     case SegmentKind::kStageWeights:
       return Axis::kStage;
     case SegmentKind::kTiedEmbedding:
-      return Axis::kEnds;
+      return Axis::kEmbeddingTable;
     case SegmentKind::kStatistics:
       return Axis::kWorld;
     case SegmentKind::kCopiedWeights:
@@ -128,13 +128,13 @@ strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment) {
     case SegmentKind::kProjection:
     case SegmentKind::kRingStep:
     case SegmentKind::kDenseMlp:
-    case SegmentKind::kChoose:
+    case SegmentKind::kRouteOnly:
     case SegmentKind::kGate:
     case SegmentKind::kSharedExperts:
     case SegmentKind::kExperts:
-    case SegmentKind::kMerge:
+    case SegmentKind::kUnpermute:
     case SegmentKind::kHead:
-    case SegmentKind::kMtpJoin:
+    case SegmentKind::kMtpProjection:
     case SegmentKind::kGradientNorm:
     case SegmentKind::kOptimizer:
     case SegmentKind::kWait:
@@ -155,7 +155,7 @@ const char* name(SegmentKind kind) {
       return "ring step";
     case SegmentKind::kDenseMlp:
       return "dense mlp";
-    case SegmentKind::kChoose:
+    case SegmentKind::kRouteOnly:
       return "choose";
     case SegmentKind::kGate:
       return "gate";
@@ -163,11 +163,11 @@ const char* name(SegmentKind kind) {
       return "shared";
     case SegmentKind::kExperts:
       return "experts";
-    case SegmentKind::kMerge:
+    case SegmentKind::kUnpermute:
       return "merge";
     case SegmentKind::kHead:
       return "head";
-    case SegmentKind::kMtpJoin:
+    case SegmentKind::kMtpProjection:
       return "mtp join";
     case SegmentKind::kDenseGradients:
       return "dense gradients";

@@ -81,7 +81,7 @@ TEST_CASE("modules of multi-token prediction run on the rank of the last virtual
     CHECK(all_freed(step));
     for (const Task& task : step.graph.tasks())
       if (task.kind == graph::TaskKind::kCompute &&
-          step.segment(task).kind == SegmentKind::kMtpJoin) {
+          step.segment(task).kind == SegmentKind::kMtpProjection) {
         CHECK(task.rank.value / c.strategy.mesh.dp == (schedule == PipelineSchedule::kZbV ? 0 : 1));
       }
   }
@@ -102,7 +102,7 @@ TEST_CASE(
   CHECK(tasks[SegmentKind::kAttention] == Times{2 * once, 2 * once});
   CHECK(tasks[SegmentKind::kExperts] == Times{once, once});
   CHECK(tasks[SegmentKind::kGate] == Times{once, once});
-  CHECK(tasks[SegmentKind::kMerge] == Times{once, 0});
+  CHECK(tasks[SegmentKind::kUnpermute] == Times{once, 0});
   CHECK(tasks[SegmentKind::kHead] == Times{once, 0});
   CHECK(tasks[SegmentKind::kEmbedding] == Times{0, once});
 }

@@ -105,7 +105,7 @@ class RankLowering {
     Phase phase = Phase::kForward;
     bool is_paired = false;
     size_t next = 0;
-    Posted posted = {};
+    PendingTasks posted = {};
     bool done() const { return next == steps->size(); }
   };
 
@@ -205,7 +205,7 @@ class RankLowering {
     Cursor cursors[2] = {begin(items[first].action), begin(items[second].action, true)};
     bool is_ended[2] = {false, false};
     const bool turns = std::ranges::any_of(
-        *cursors[1].steps, [](const ChunkStep& s) { return s.kind == ChunkStep::Kind::kTurn; });
+        *cursors[1].steps, [](const ChunkStep& s) { return s.kind == ChunkStep::Kind::kYield; });
     for (int turn = turns ? 1 : 0; !is_ended[0] || !is_ended[1]; turn = 1 - turn) {
       Cursor& cursor = cursors[turn];
       if (is_ended[turn]) continue;
@@ -269,7 +269,7 @@ class RankLowering {
     begin(c);
     MicroBatch& mb = micro_batch(c.action);
     switch (step.kind) {
-      case ChunkStep::Kind::kTurn:
+      case ChunkStep::Kind::kYield:
         if (!c.is_paired) return false;
         make_weights_due(c);
         return false;
@@ -335,7 +335,7 @@ class RankLowering {
         mb.activation = write_join_forward(writer_, step.layer, mb.heads[module_of(step.layer)].x);
         return;
       case ChunkStep::Kind::kTask:
-      case ChunkStep::Kind::kTurn:
+      case ChunkStep::Kind::kYield:
       case ChunkStep::Kind::kBeginStates:
       case ChunkStep::Kind::kEndStates:
         return;
@@ -366,7 +366,7 @@ class RankLowering {
                                           mb.heads[module_of(step.layer)].x);
         return;
       case ChunkStep::Kind::kTask:
-      case ChunkStep::Kind::kTurn:
+      case ChunkStep::Kind::kYield:
       case ChunkStep::Kind::kBeginStates:
       case ChunkStep::Kind::kEndStates:
         return;
@@ -397,7 +397,7 @@ class RankLowering {
   void end_in_order(Cursor& c, MicroBatch& mb) {
     writer_.wait_for(c.posted);
     if (writer_.waits())
-      c.posted.computed = writer_.compute({SegmentKind::kWait, -1, Share::kRest}, {});
+      c.posted.computed = writer_.compute({SegmentKind::kWait, -1, ComputePart::kRest}, {});
     mb.sent_behind = c.posted.computed;
   }
 
@@ -423,7 +423,7 @@ class RankLowering {
                               .makes_gradients = true,
                               .is_last = action == here.last_backward};
     writer_.begin(place.phase, place.micro_batch);
-    Posted posted;
+    PendingTasks posted;
     const auto around = [&](int32_t layer) {
       states_.begin(layer, place, posted);
       states_.end(layer, place, posted);
@@ -442,14 +442,14 @@ class RankLowering {
       posted.computed = writer_.compute(segment, {.reads = reads, .frees = frees});
       const bool is_module = segment.layer >= step_.model.num_layers();
       const bool projects = step_.strategy.mesh.cp > 1 && step_.style.follows_context_exchange;
-      const SegmentKind last = is_module  ? SegmentKind::kMtpJoin
+      const SegmentKind last = is_module  ? SegmentKind::kMtpProjection
                                : projects ? SegmentKind::kProjection
                                           : SegmentKind::kAttention;
       if (segment.kind == last || segment.kind == SegmentKind::kEmbedding)
         states_.end(segment.layer, place, posted);
     }
     writer_.wait_for(posted);
-    if (writer_.waits()) writer_.compute({SegmentKind::kWait, -1, Share::kRest}, {});
+    if (writer_.waits()) writer_.compute({SegmentKind::kWait, -1, ComputePart::kRest}, {});
   }
 
   // --- activations that live with the host ---
@@ -517,7 +517,7 @@ class RankLowering {
   RankWriter writer_;
   States states_;
   int64_t pp_rank_;
-  Placing placing_;
+  PipelineLayout placing_;
   std::vector<Action> actions_;
   std::vector<Chunk> chunks_;
   std::optional<HostCopies> copies_;

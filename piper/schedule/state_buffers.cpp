@@ -34,10 +34,10 @@ bool adds_to(const StepWriter& step, SegmentKind segment, Phase phase, SegmentKi
     case SegmentKind::kGate:  // held whole by ranks that share matrices
     case SegmentKind::kSharedExperts:
     case SegmentKind::kHead:
-    case SegmentKind::kMtpJoin:
+    case SegmentKind::kMtpProjection:
       return !is_of_experts &&
              (gradients == SegmentKind::kStageGradients || !sums_over_stage(step));
-    case SegmentKind::kMerge:
+    case SegmentKind::kUnpermute:
     case SegmentKind::kDenseGradients:
     case SegmentKind::kExpertGradients:
     case SegmentKind::kStageGradients:
@@ -46,7 +46,7 @@ bool adds_to(const StepWriter& step, SegmentKind segment, Phase phase, SegmentKi
     case SegmentKind::kStatistics:
     case SegmentKind::kOptimizer:
     case SegmentKind::kTensor:
-    case SegmentKind::kChoose:
+    case SegmentKind::kRouteOnly:
     case SegmentKind::kSequenceCounts:
     case SegmentKind::kTensorChoices:
     case SegmentKind::kContextChoices:
@@ -120,7 +120,7 @@ graph::ShortList<Segment> divided_gradients_of(const StepWriter& step, const Seg
     add(kEmbeddingLayer);
   else
     add(is_head && segment.layer < 0 ? kHeadLayer : segment.layer);
-  if (segment.kind == SegmentKind::kMtpJoin && phase != Phase::kBackwardWeights) {
+  if (segment.kind == SegmentKind::kMtpProjection && phase != Phase::kBackwardWeights) {
     add(layer_before_module(step, segment.layer));
     add(kEmbeddingLayer);
   }

@@ -16,14 +16,14 @@ States::States(RankWriter& writer)
     : writer_(writer),
       style_(writer.step().style),
       zero_(writer.step().strategy.zero),
-      beside_(style_.states_later ? Share::kBeside : Share::kWhole) {
+      beside_(style_.exposes_param_sync ? ComputePart::kBeside : ComputePart::kWhole) {
   const bool keeps = style_.keeps_weights_in_pipelines && writer.step().strategy.mesh.pp > 1;
   gathers_always_ = zero_ == 3 && !keeps;
   reduces_always_ = zero_ >= 2 && !keeps;
   holds_weights_ = gathers_always_ && style_.states_in_slots;
 }
 
-TaskId States::post_one(What what, Axis axis, const Segment& segment, const Posted& behind,
+TaskId States::post_one(What what, Axis axis, const Segment& segment, const PendingTasks& behind,
                         bool is_waited_for, const Slots& slots) {
   const bool gathers = what == What::kGather;
   // Updated weights wait for nobody.
@@ -33,7 +33,7 @@ TaskId States::post_one(What what, Axis axis, const Segment& segment, const Post
     after = style_.in_order ? behind.all() : behind.earlier;
     if (!style_.in_order || !behind.computed.valid()) after.push_back(writer_.last_compute());
   }
-  if (style_.states_have_a_stream && !is_waited_for) {
+  if (style_.param_sync_has_stream && !is_waited_for) {
     after.push_back(last_state_);
     last_state_ = writer_.collective(TaskKind::kStateCollective, axis, segment, {}, after);
     return last_state_;
@@ -47,7 +47,7 @@ TaskId States::post_one(What what, Axis axis, const Segment& segment, const Post
 }
 
 // Behind the last backward that adds to either: those of homes have all when it is done.
-TaskId States::bring_copies_home(int32_t layer, const Posted& behind, const Slots& homes) {
+TaskId States::bring_copies_home(int32_t layer, const PendingTasks& behind, const Slots& homes) {
   graph::ShortList<TaskId> after = behind.earlier;
   after.push_back(writer_.last_compute());
   return writer_.collective(TaskKind::kReduceScatter, Axis::kExpert,
@@ -60,10 +60,10 @@ TaskId States::spread_copies(int32_t layer, const graph::ShortList<TaskId>& gath
                             {SegmentKind::kCopiedWeights, layer}, homes, gathered);
 }
 
-States::Tasks States::post(What what, int32_t layer, Share share, const Posted& behind,
+States::Tasks States::post(What what, int32_t layer, ComputePart share, const PendingTasks& behind,
                            bool is_waited_for) {
   Tasks posted;
-  Posted behind_copies = behind;
+  PendingTasks behind_copies = behind;
   if (what == What::kReduce && copies_experts(writer_.step(), layer)) {
     posted.push_back(bring_copies_home(layer, behind, {}));
     behind_copies.wait_for(posted.back());
@@ -80,13 +80,13 @@ States::Tasks States::post(What what, int32_t layer, Share share, const Posted& 
     for (const TaskId task : posted) gathered.push_back(task);
     posted.push_back(spread_copies(layer, gathered, {}));
   }
-  if (what == What::kReduce && !is_waited_for && !style_.states_have_a_stream)
+  if (what == What::kReduce && !is_waited_for && !style_.param_sync_has_stream)
     for (const TaskId task : posted) reduced_.push_back(task);
   return posted;
 }
 
 void States::gather_ahead(const std::vector<Ahead>& layers) {
-  if (gathers_always_ || !style_.states_beside) return;
+  if (gathers_always_ || !style_.overlaps_param_sync) return;
   for (const Ahead& ahead : layers)
     ahead_.emplace_back(ahead.needed_by, post(What::kGather, ahead.layer, beside_, {}, false));
 }
@@ -111,7 +111,7 @@ void States::update_from_host(const std::vector<int32_t>& layers, TaskId behind)
   }
 }
 
-void States::scatter(int32_t layer, const Posted& behind, bool is_last) {
+void States::scatter(int32_t layer, const PendingTasks& behind, bool is_last) {
   const bool takes_copies = is_last && copies_experts(writer_.step(), layer);
   bool has_taken = false;
   Travelling of{.layer = layer, .phase = writer_.phase(), .micro_batch = writer_.micro_batch()};
@@ -123,7 +123,7 @@ void States::scatter(int32_t layer, const Posted& behind, bool is_last) {
       slots.reads = {added};
     else
       slots.writes = {added = writer_.slot(SlotKind::kGradients, segment)};
-    Posted ready = behind;
+    PendingTasks ready = behind;
     if (takes_copies && segment.kind == SegmentKind::kExpertGradients) {
       ready.wait_for(bring_copies_home(layer, behind, slots));
       slots = {.reads = {added}};
@@ -200,7 +200,7 @@ graph::ShortList<States::WeightsKey> States::weights_of(int32_t layer, const Pla
   return keys;
 }
 
-void States::hold_weights(int32_t layer, const Place& place, Posted& posted) {
+void States::hold_weights(int32_t layer, const Place& place, PendingTasks& posted) {
   const TaskId before = writer_.last_compute();
   const bool is_held_already = layer == kHead && place.phase != Phase::kForward;
   Slots homes;
@@ -242,15 +242,15 @@ void States::drop_weights(int32_t layer, const Place& place) {
   for (const WeightsKey& key : keys) held_.at(key).dropped = task;
 }
 
-void States::begin(int32_t layer, const Place& place, Posted& posted) {
+void States::begin(int32_t layer, const Place& place, PendingTasks& posted) {
   keep_before(layer, place);
   if (holds_weights_) {
     hold_weights(layer, place, posted);
   } else if (gathers_always_ && place.phase != Phase::kBackwardWeights) {
-    const Share waited = style_.states_later ? Share::kRest : Share::kWhole;
+    const ComputePart waited = style_.exposes_param_sync ? ComputePart::kRest : ComputePart::kWhole;
     for (const TaskId task : post(What::kGather, layer, waited, posted, true))
       posted.wait_for(task);
-    if (style_.states_later && style_.states_beside)
+    if (style_.exposes_param_sync && style_.overlaps_param_sync)
       posted.beside = post(What::kGather, layer, beside_, posted, false);
   } else if (place.phase == Phase::kForward) {
     for (const auto& [needed_by, tasks] : ahead_)
@@ -258,12 +258,13 @@ void States::begin(int32_t layer, const Place& place, Posted& posted) {
         for (const TaskId task : tasks) posted.wait_for(task);
     std::erase_if(ahead_, [&](const auto& ahead) { return ahead.first == layer; });
   }
-  if (reduces_always_ && place.makes_gradients && style_.states_beside && style_.states_later)
+  if (reduces_always_ && place.makes_gradients && style_.overlaps_param_sync &&
+      style_.exposes_param_sync)
     for (const TaskId task : post(What::kReduce, layer, beside_, posted, false))
       posted.beside.push_back(task);
 }
 
-void States::end(int32_t layer, const Place& place, Posted& posted) {
+void States::end(int32_t layer, const Place& place, PendingTasks& posted) {
   for (const TaskId task : std::exchange(posted.beside, {})) posted.wait_for(task);
   if (holds_weights_) drop_weights(layer, place);
   if (divides_gradients(writer_.step(), layer)) {
@@ -276,12 +277,12 @@ void States::end(int32_t layer, const Place& place, Posted& posted) {
   if (!place.makes_gradients) return;
   const bool is_in_full = style_.states_in_slots && is_summed_by_ends(layer);
   if (reduces_always_ && !is_in_full) {
-    if (style_.states_later)
-      for (const TaskId task : post(What::kReduce, layer, Share::kRest, posted, true))
+    if (style_.exposes_param_sync)
+      for (const TaskId task : post(What::kReduce, layer, ComputePart::kRest, posted, true))
         posted.wait_for(task);
     else
       post(What::kReduce, layer, beside_, posted, false);
-  } else if (place.is_last && style_.states_beside) {
+  } else if (place.is_last && style_.overlaps_param_sync) {
     writer_.begin(Phase::kUpdate, -1);
     post(What::kReduce, layer, beside_, posted, false);
     writer_.begin(place.phase, place.micro_batch);
@@ -303,23 +304,23 @@ void States::write_tied_embedding() {
   // to overlap with.
   graph::ShortList<TaskId> after = reduced_;
   after.push_back(writer_.last_compute());
-  reduced_.push_back(writer_.collective(TaskKind::kAllReduce, Axis::kEnds,
+  reduced_.push_back(writer_.collective(TaskKind::kAllReduce, Axis::kEmbeddingTable,
                                         {SegmentKind::kTiedEmbedding, -1}, {}, after));
 }
 
 // The rest of all of a stage's states, one after the other.
 void States::post_rest(What what, TaskId behind) {
   const bool always = what == What::kGather ? gathers_always_ : reduces_always_;
-  if (always || !style_.states_later || (what == What::kGather && zero_ == 0)) return;
+  if (always || !style_.exposes_param_sync || (what == What::kGather && zero_ == 0)) return;
   const bool gathers = what == What::kGather;
-  Posted before;
+  PendingTasks before;
   before.wait_for(behind);
   for (const auto& [axis, weights, gradients] :
        {std::tuple{Axis::kData, SegmentKind::kDenseWeights, SegmentKind::kDenseGradients},
         {Axis::kExpertData, SegmentKind::kExpertWeights, SegmentKind::kExpertGradients}}) {
     if (writer_.step().layout.size(axis) < 2) continue;
-    const TaskId task =
-        post_one(what, axis, {gathers ? weights : gradients, -1, Share::kRest}, before, false);
+    const TaskId task = post_one(
+        what, axis, {gathers ? weights : gradients, -1, ComputePart::kRest}, before, false);
     before.wait_for(task);
     if (!gathers) reduced_.push_back(task);
   }

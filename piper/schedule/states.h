@@ -58,8 +58,8 @@ class States {
   };
   void gather_ahead(const std::vector<Ahead>& layers);
   // Around the tasks of a layer in an action.
-  void begin(int32_t layer, const Place& place, Posted& posted);
-  void end(int32_t layer, const Place& place, Posted& posted);
+  void begin(int32_t layer, const Place& place, PendingTasks& posted);
+  void end(int32_t layer, const Place& place, PendingTasks& posted);
   // Before the forward of a module's head, which adds to the head's table: turns of another
   // micro-batch lie between it and begin().
   void begin_head_of_module(const Place& place) { keep_before(kHead, place); }
@@ -78,12 +78,13 @@ class States {
   using Tasks = std::vector<graph::TaskId>;
   enum class What : uint8_t { kGather, kReduce };
 
-  Tasks post(What what, int32_t layer, Share share, const Posted& behind, bool is_waited_for);
+  Tasks post(What what, int32_t layer, ComputePart share, const PendingTasks& behind,
+             bool is_waited_for);
   graph::TaskId post_one(What what, strategy::Axis axis, const Segment& segment,
-                         const Posted& behind, bool is_waited_for, const Slots& slots = {});
+                         const PendingTasks& behind, bool is_waited_for, const Slots& slots = {});
   // Copies of a layer's experts (expert_copies.h). `homes`: the slot of their homes' buffer, where
   // that is a slot.
-  graph::TaskId bring_copies_home(int32_t layer, const Posted& behind, const Slots& homes);
+  graph::TaskId bring_copies_home(int32_t layer, const PendingTasks& behind, const Slots& homes);
   graph::TaskId spread_copies(int32_t layer, const graph::ShortList<graph::TaskId>& gathered,
                               const Slots& homes);
   void post_rest(What what, graph::TaskId behind);
@@ -97,7 +98,7 @@ class States {
     graph::ShortList<graph::TaskId> tasks;
     graph::ShortList<graph::SlotId> buffers;
   };
-  void scatter(int32_t layer, const Posted& behind, bool is_last);
+  void scatter(int32_t layer, const PendingTasks& behind, bool is_last);
   // Keeps this rank's share of the first so many, and gives their buffers back.
   void keep(size_t num_first);
   void keep(const Travelling& of);
@@ -111,7 +112,7 @@ class States {
   };
   using WeightsKey = std::pair<SegmentKind, int32_t>;
   graph::ShortList<WeightsKey> weights_of(int32_t layer, const Place& place) const;
-  void hold_weights(int32_t layer, const Place& place, Posted& posted);
+  void hold_weights(int32_t layer, const Place& place, PendingTasks& posted);
   void drop_weights(int32_t layer, const Place& place);
   // Whether the layer's dense parameters are a table that the ends sum (write_tied_embedding).
   bool is_summed_by_ends(int32_t layer) const;
@@ -125,7 +126,7 @@ class States {
   std::set<int32_t> has_copies_;  // layers whose copies were brought in this step, where held
   // The last compute before the layer last come to: what is gathered waits for it.
   graph::TaskId gather_guard_ = graph::TaskId::none();
-  Share beside_;                                      // what travels beside compute
+  ComputePart beside_;                                // what travels beside compute
   graph::ShortList<graph::TaskId> reduced_;           // all reductions so far
   std::vector<Travelling> travelling_;                // in the order of their reduce-scatters
   graph::TaskId last_state_ = graph::TaskId::none();  // on their own stream they follow each other

@@ -44,19 +44,19 @@ enum class SegmentKind : uint8_t {
   kDenseMlp,  // x1 -> x (norm, MLP, residual)
   // x1 -> choices of experts and their weights (norm, router, top-k), which the gate makes once
   // more: where a capacity is that of sequences whose tokens several ranks route
-  kChoose,
+  kRouteOnly,
   kGate,           // x1 -> rows, routing (norm, router, top-k, permutation)
   kSharedExperts,  // x1 -> x1 + shared experts (norm, MLP, residual), while the rows travel
   kExperts,        // received rows -> rows
-  kMerge,          // returned rows, routing, x1 -> x (weighted sum, residual)
+  kUnpermute,      // returned rows, routing, x1 -> x (weighted sum, residual)
   // x -> loss (norm, projection, cross-entropy); its backward makes the first gradient. Layer -1:
   // the model's own; else that of a module of multi-token prediction
   kHead,
   // x and the embeddings of later tokens -> input of a module's layer (norms, projection)
-  kMtpJoin,
+  kMtpProjection,
   // Phase::kUpdate:
-  // all-reduce over the data group: the layer's attention, router, norms, dense MLP, shared expert
-  // (layer -1: embedding, -2: head and final norm)
+  // all-reduce (ZeRO: reduce-scatter) over the data group: the layer's attention, router, norms,
+  // dense MLP, shared expert (layer -1: embedding, -2: head and final norm)
   kDenseGradients,
   kExpertGradients,  // all-reduce over the expert-data group: the layer's routed experts
   // all-reduce over all ranks of a stage: what ranks that share a layer's matrices hold whole, with
@@ -70,7 +70,7 @@ enum class SegmentKind : uint8_t {
   // Communication, of the layer whose matrices, sequences or weights are divided:
   kTensor,          // gathers and sums of ranks that share a layer's matrices
   kSequenceCounts,  // experts' choices by sequence, summed over ranks that share its tokens
-  // gathers of what kChoose makes, over ranks that share a sequence, then over those that share
+  // gathers of what kRouteOnly makes, over ranks that share a sequence, then over those that share
   // matrices
   kContextChoices,
   kTensorChoices,
@@ -99,7 +99,7 @@ enum class SegmentKind : uint8_t {
 
 // Which part of a segment's compute a task is, or of weights and gradients that travel
 // (execution_style.h).
-enum class Share : uint8_t {
+enum class ComputePart : uint8_t {
   kWhole,
   kBefore,  // computes while what the segment reads arrives
   kBeside,  // computes beside a ring; of weights and gradients: travels beside compute
@@ -112,7 +112,7 @@ struct Segment {
   // Global layer index; -1 where the kind has none. Module k of multi-token prediction:
   // num_layers() + k - 1
   int32_t layer = -1;
-  Share share = Share::kWhole;
+  ComputePart share = ComputePart::kWhole;
   int32_t expert = -1;  // its id; kTakeExpert and kPutExpert alone
   int16_t chunk = 0;    // 0: of all rows of a mixture layer, else of its chunk 1, 2, ...
   // Of a ring: the keys and values of the rank so many places before this one; 0 its own
@@ -140,8 +140,8 @@ enum class SlotKind : uint8_t {
   kDeferred,         // of a backward in two parts: what the weights' needs beside the tape's bytes
   kPartial,          // what this rank's part of the matrices gives: the ranks' sum is what is meant
   kSequenceChoices,  // of all ranks that share the tokens of a sequence, [B, E] of 8 bytes
-  // Experts and weights, [T, 2k] of the main type: of kChoose of own tokens, of kContextChoices and
-  // then kTensorChoices of all that have been gathered, by rank.
+  // Experts and weights, [T, 2k] of the main type: of kRouteOnly of own tokens, of kContextChoices
+  // and then kTensorChoices of all that have been gathered, by rank.
   kTokenChoices,
   kQueries,          // of own tokens, [T, query width] (of kProjection)
   kQueriesGradient,  // the same
@@ -210,9 +210,9 @@ struct SlotMeaning {
 //
 // An exchange's segment is the one whose rows move: kGate for counts and dispatch, kExperts for
 // combine, forward and backward alike. The embedding's and the model's head's layer is -1.
-// Reductions and update tasks read and write no slots but those of divided gradients (below). A
-// layer with shared experts merges into (x1
-// + shared), and its gate's backward reads gradient(x1 + shared). merge's backward leaves
+// Reductions and update tasks read and write no slots but those of divided gradients and of
+// offloaded states (below). A layer with shared experts adds its routed experts' output to (x1 +
+// shared), and its gate's backward reads gradient(x1 + shared). The backward of unpermute leaves
 // gradient(x) to the gate's backward, which adds it as the residual's gradient. A slot is freed by
 // its last reader; one that is sent to another stage, by the send.
 //
@@ -370,7 +370,7 @@ struct SlotMeaning {
 // Gathers are of kExpertTokens. Shared experts, residual and statistics are of own tokens.
 //
 // Where exchanges are fused (strategy::fuses_exchange), counts, dispatch and combine are over the
-// ep x etp ranks of a layer's experts (Axis::kExpertSet), without gathers and sums among etp:
+// ep x etp ranks of a layer's experts (Axis::kTensorExpert), without gathers and sums among etp:
 // received has the rows of all these ranks, and expert rows are this rank's part of the results.
 // A part comes back from each of etp ranks; the exchange adds them up by ascending rank.
 //
@@ -395,7 +395,7 @@ struct SlotMeaning {
 // embedding's backward and the weights' part of experts need none. A module's layer and head hold
 // those of the embedding, of the head and of the norm before it, too.
 //
-// What lives with the host (Strategy::offload) is brought by copies (kHostCopy) on a stream of
+// What is kept in host memory (Strategy::offload) is brought by copies (kHostCopy) on a stream of
 // their own, one after the other. Of activations (host_copies.h) a copy out frees the slots that a
 // chunk keeps of a micro-batch, and a copy back writes others in their place. Optimizer states come
 // layer by layer, two layers' at once; the step's kOptimizer, which decides what is updated and by
@@ -468,7 +468,8 @@ constexpr bool moves_rows(SegmentKind segment) {
          segment == SegmentKind::kContext || gathers_choices(segment);
 }
 
-// Whose ranks take part in a collective of a segment of this kind; the expert axis for exchanges.
+// Whose ranks take part in a collective of a segment of this kind; the expert axis for exchanges
+// (that of an exchange fused over ep x etp is LayerKind::exchange_axis).
 strategy::Axis axis_of(graph::TaskKind task, SegmentKind segment);
 
 // "F3 L2 experts" - phase (F, R, B, U; I and W of a backward in two parts), micro-batch, layer,

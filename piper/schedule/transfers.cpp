@@ -4,14 +4,14 @@ namespace piper::schedule {
 namespace {
 
 // `step` virtual stages further in the action's direction.
-int64_t neighbour(const Action& action, const Placing& placing, int64_t rank, int64_t step) {
+int64_t neighbour(const Action& action, const PipelineLayout& placing, int64_t rank, int64_t step) {
   if (action.kind == Action::Kind::kBackwardWeights) return -1;
   const int64_t direction = action.kind == Action::Kind::kForward ? step : -step;
   const int64_t other = virtual_stage(placing.schedule, placing.pp, rank, action.chunk) + direction;
   return other < placing.pp * placing.vpp ? other : -1;
 }
 
-int64_t other_rank(int64_t stage, const Placing& placing, int64_t rank) {
+int64_t other_rank(int64_t stage, const PipelineLayout& placing, int64_t rank) {
   if (stage < 0) return -1;
   const int64_t other = rank_of_stage(placing.schedule, placing.pp, stage);
   return other == rank ? -1 : other;
@@ -19,32 +19,24 @@ int64_t other_rank(int64_t stage, const Placing& placing, int64_t rank) {
 
 }  // namespace
 
-int64_t virtual_stage_before(const Action& action, const Placing& placing, int64_t rank) {
+int64_t virtual_stage_before(const Action& action, const PipelineLayout& placing, int64_t rank) {
   return neighbour(action, placing, rank, -1);
 }
 
-int64_t virtual_stage_after(const Action& action, const Placing& placing, int64_t rank) {
+int64_t virtual_stage_after(const Action& action, const PipelineLayout& placing, int64_t rank) {
   return neighbour(action, placing, rank, 1);
 }
 
-int64_t rank_received_from(const Action& action, const Placing& placing, int64_t rank) {
+int64_t rank_received_from(const Action& action, const PipelineLayout& placing, int64_t rank) {
   return other_rank(virtual_stage_before(action, placing, rank), placing, rank);
 }
 
-int64_t rank_sent_to(const Action& action, const Placing& placing, int64_t rank) {
+int64_t rank_sent_to(const Action& action, const PipelineLayout& placing, int64_t rank) {
   return other_rank(virtual_stage_after(action, placing, rank), placing, rank);
 }
 
-int64_t stage_received_from(const Action& action, int64_t pp, int64_t stage) {
-  return rank_received_from(action, {.pp = pp}, stage);
-}
-
-int64_t stage_sent_to(const Action& action, int64_t pp, int64_t stage) {
-  return rank_sent_to(action, {.pp = pp}, stage);
-}
-
-std::vector<Item> insert_transfers(const std::vector<Action>& actions, const Placing& placing,
-                                   int64_t rank) {
+std::vector<Item> insert_transfers(const std::vector<Action>& actions,
+                                   const PipelineLayout& placing, int64_t rank) {
   std::vector<Item> items;
   const auto receive = [&](size_t j) {
     if (j < actions.size() && rank_received_from(actions[j], placing, rank) >= 0)

@@ -15,7 +15,7 @@ using graph::TaskKind;
 namespace {
 
 constexpr size_t kNumSegmentKinds = static_cast<size_t>(SegmentKind::kWait) + 1;
-constexpr size_t kNumShares = static_cast<size_t>(Share::kBehind) + 1;
+constexpr size_t kNumShares = static_cast<size_t>(ComputePart::kBehind) + 1;
 constexpr size_t kNumSlotKinds = static_cast<size_t>(SlotKind::kKept) + 1;
 constexpr int32_t kFirstLayer = -2;
 
@@ -23,10 +23,10 @@ constexpr int32_t kFirstLayer = -2;
 // attention's keys and values are made of latents there) at once, and those of a segment in parts
 // with what is left of it.
 bool has_weights_part(const Segment& segment) {
-  return segment.kind != SegmentKind::kMerge && segment.kind != SegmentKind::kHead &&
+  return segment.kind != SegmentKind::kUnpermute && segment.kind != SegmentKind::kHead &&
          segment.kind != SegmentKind::kRingStep && segment.kind != SegmentKind::kKeepGradients &&
          segment.kind != SegmentKind::kDropWeights && segment.kind != SegmentKind::kWait &&
-         (segment.share == Share::kWhole || segment.share == Share::kRest);
+         (segment.share == ComputePart::kWhole || segment.share == ComputePart::kRest);
 }
 
 // Whether the weights' part of a segment reads a slot that its whole backward reads (step.h), as
@@ -41,7 +41,7 @@ bool is_for_weights(SegmentKind segment, const SlotMeaning& slot, size_t place) 
       return segment != SegmentKind::kExperts || place == 1;
     case SlotKind::kHiddenGradient:  // a join's is that of its layer's input
       return segment != SegmentKind::kGate && segment != SegmentKind::kProjection &&
-             (segment != SegmentKind::kMtpJoin || place == 0);
+             (segment != SegmentKind::kMtpProjection || place == 0);
     case SlotKind::kGathered:  // of a projection's: x, not the gradient of x1
       return segment != SegmentKind::kProjection || place == 3;
     case SlotKind::kQueries:
@@ -255,11 +255,11 @@ SlotId RankWriter::take_gradients(const Segment& buffer) {
   return slot;
 }
 
-void RankWriter::wait_for_earlier(Posted& posted) {
+void RankWriter::wait_for_earlier(PendingTasks& posted) {
   for (const TaskId task : std::exchange(posted.earlier, {})) waited_for_.push_back(task);
 }
 
-void RankWriter::wait_for(Posted& posted) {
+void RankWriter::wait_for(PendingTasks& posted) {
   wait_for_earlier(posted);
   if (posted.latest.valid()) waited_for_.push_back(std::exchange(posted.latest, TaskId::none()));
 }

@@ -64,7 +64,7 @@ struct Slots {
 
 // What an action has posted and its next compute, or whatever it posts next, waits for, beside what
 // the slots say.
-struct Posted {
+struct PendingTasks {
   graph::TaskId counts = graph::TaskId::none();    // for the next all-to-all
   graph::TaskId exchange = graph::TaskId::none();  // the last all-to-all
   graph::ShortList<graph::TaskId> earlier;
@@ -115,8 +115,8 @@ class RankWriter {
   graph::TaskId host_copy(int32_t layer, const Slots& slots,
                           const graph::ShortList<graph::TaskId>& after);
   // The next compute waits for what was posted, or but for the last collective.
-  void wait_for(Posted& posted);
-  void wait_for_earlier(Posted& posted);
+  void wait_for(PendingTasks& posted);
+  void wait_for_earlier(PendingTasks& posted);
   bool waits() const { return !waited_for_.empty(); }
   graph::TaskId writer(graph::SlotId slot) const { return writer_of_[slot.index() - first_slot_]; }
   // Sends the slot to the rank of the same data index on another place of the pipeline, and frees

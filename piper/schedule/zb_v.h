@@ -19,7 +19,7 @@
 namespace piper::schedule {
 
 // rank in [0, pp), two chunks. Fewer than 2 pp - 1 micro-batches are taken from the list of 2 pp -
-// 1 (take_out_beyond).
+// 1 (drop_micro_batches_from).
 std::vector<Action> zb_v_actions(int64_t pp, int64_t rank, int64_t num_micro_batches);
 
 }  // namespace piper::schedule

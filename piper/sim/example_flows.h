@@ -10,7 +10,7 @@
 
 namespace piper::sim::example {
 
-// One node or several; 100 bytes/s inside, 10 bytes/s a card; no latency, no costs.
+// One node or several; 100 bytes/s inside, 10 bytes/s a NIC; no latency, no costs.
 inline Fabric nodes(int64_t num_nodes, int64_t num_members, int64_t num_nics) {
   return tree({.num_members = num_members,
                .num_nics = num_nics,

@@ -9,9 +9,9 @@
 //   level l, l > 0             -> between those units, where pairs have ports of their own
 //                              -> in of the receiver's units of levels l-1 .. 1 -> nic_in
 //
-// where l is the innermost level whose unit they share. Inner ports and cards are apart: what
+// where l is the innermost level whose unit they share. Inner ports and NICs are apart: what
 // leaves the node does not pass the ports inside of it, as in cost/links.h. Units of a level need
-// not lie in those of the next: a rail switch joins cards of many nodes.
+// not lie in those of the next: a rail switch joins NICs of many nodes.
 #pragma once
 
 #include <cstdint>
@@ -70,7 +70,7 @@ struct FabricLevel {
   double latency_seconds = 0;  // of a message whose innermost common unit is of this level, without
                                // start-up
   std::vector<int32_t> unit;   // by member; 0, 1, ... without gaps
-  // By unit, kNoPort where nothing is narrower than what lies below. Unused of level 0 (the cards)
+  // By unit, kNoPort where nothing is narrower than what lies below. Unused of level 0 (the NICs)
   // and of the last (all members).
   std::vector<int32_t> out, in;
   // By pair of units (from * number of units + to): the links between units that share one of the
@@ -84,7 +84,7 @@ struct Fabric {
   std::vector<std::string> port_name;          // by port: "NIC 2 of node 5, out"
   std::vector<FabricLevel> levels;             // nodes first; the last one has a single unit
   std::vector<int32_t> member_out, member_in;  // by member: inside the node
-  std::vector<int32_t> nic_out, nic_in;  // by member: its card; kNoPort where there is one node
+  std::vector<int32_t> nic_out, nic_in;  // by member: its NIC; kNoPort where there is one node
   // By member: who sees to its start-ups and arrivals; 0, 1, ... without gaps. Of those that share
   // one a member goes on until it has nothing to start, then comes the next that waited. Empty:
   // each has its own.
@@ -105,9 +105,9 @@ struct Fabric {
 // that are negative, lists that are too short, ports that do not exist. Empty: nothing.
 std::vector<std::string> problems_of(const Fabric& fabric);
 
-// Adds one node-level entry with inner ports and cards: what all fabrics have in common. nic[m] is
-// the card of its node (0, 1, ...) of member m. Rates in bytes/s, of a member inside and of one
-// card; the seconds that they take for every message or packet besides. Cards are left out where
+// Adds one node-level entry with inner ports and NICs: what all fabrics have in common. nic[m] is
+// the NIC of its node (0, 1, ...) of member m. Rates in bytes/s, of a member inside and of one
+// NIC; the seconds that they take for every message or packet besides. NICs are left out where
 // there is a single node.
 struct NodePorts {
   double inner_bytes_per_second = 0;

@@ -11,7 +11,7 @@ void require_counts(const NodeShape& node, const std::vector<LevelShape>& levels
   std::vector<std::string> problems;
   if (node.num_members < 1) problems.emplace_back("a node without members; allowed: 1 or more");
   if (node.num_nics < 1 || node.num_members < 1 || node.num_members % node.num_nics != 0)
-    problems.push_back(std::to_string(node.num_nics) + " cards for " +
+    problems.push_back(std::to_string(node.num_nics) + " NICs for " +
                        std::to_string(node.num_members) + " members; allowed: what divides them");
   for (const LevelShape& level : levels)
     if (level.num_units < 1)
@@ -147,7 +147,7 @@ collective::Topology topology_of(const Fabric& fabric) {
     if (!nests || (is_all && !topology.unit.empty())) break;
     topology.unit.push_back(level.unit);
   }
-  std::map<int32_t, std::map<int32_t, int32_t>> cards;  // by node: port to card
+  std::map<int32_t, std::map<int32_t, int32_t>> cards;  // by node: port to NIC
   for (size_t m = 0; m < fabric.nic_out.size(); ++m) {
     auto& of_node = cards[fabric.levels[0].unit[m]];
     topology.nic.push_back(

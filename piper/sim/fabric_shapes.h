@@ -1,5 +1,5 @@
 // Fabrics by name: what machines' networks are drawn as. All nodes alike, members numbered node by
-// node, neighbours share a card.
+// node, neighbours share a NIC.
 #pragma once
 
 #include <piper/collective/topology.h>
@@ -59,8 +59,8 @@ struct FatTreeShape {
 };
 Fabric fat_tree(const FatTreeShape& shape);
 
-// Card i of every node of a pod on rail switch i; rails of all pods below a spine. A message
-// between cards of different number, or of different pods, crosses the spine.
+// NIC i of every node of a pod on rail switch i; rails of all pods below a spine. A message
+// between NICs of different number, or of different pods, crosses the spine.
 struct RailShape {
   NodeShape node;
   int64_t nodes_per_pod = 1, num_pods = 1;
@@ -79,7 +79,7 @@ struct TwoCentresShape {
 };
 Fabric two_data_centres(const TwoCentresShape& shape);
 
-// What algorithms may know of a fabric: nodes, the levels above as long as they nest, and cards.
+// What algorithms may know of a fabric: nodes, the levels above as long as they nest, and NICs.
 collective::Topology topology_of(const Fabric& fabric);
 
 }  // namespace piper::sim

@@ -75,7 +75,7 @@ TEST_CASE("a fat tree's uplinks carry what the oversubscription leaves") {
   CHECK(fabric.bytes_per_second[static_cast<size_t>(route[1])] == 3 * 2 * 10 / 4.0);
 }
 
-TEST_CASE("on rails equal cards meet at their switch, others cross the spine") {
+TEST_CASE("on rails equal NICs meet at their switch, others cross the spine") {
   const Fabric fabric =
       rail_optimised({.node = kNode, .nodes_per_pod = 2, .num_pods = 2, .oversubscription = 2});
   CHECK(names(fabric, 0, 2) == Names{"NIC 0 of node 0, out", "NIC 0 of node 1, in"});
@@ -115,7 +115,7 @@ TEST_CASE("the player's routes are those of the description, on every shape") {
   }
 }
 
-TEST_CASE("a topology holds the levels that nest, and the cards") {
+TEST_CASE("a topology holds the levels that nest, and the NICs") {
   const collective::Topology tree = topology_of(small_dragonfly(false));
   REQUIRE(tree.unit.size() == 3);  // node, switch, group; the system tells nobody apart
   CHECK(tree.unit[2] == std::vector<int32_t>{0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1,

@@ -108,7 +108,7 @@ TEST_CASE("exchanges that move no byte twice are not earlier than the limit of a
   }
 }
 
-TEST_CASE("a uniform flat exchange over equal cards is at its limit but for one message") {
+TEST_CASE("a uniform flat exchange over equal NICs is at its limit but for one message") {
   const Fabric fabric = example::nodes(4, 2, 2);
   const double limit = exchange_limit(fabric, [](int64_t, int64_t) { return 100; }).seconds;
   CHECK(limit == 6 * 100 / 10.0);
@@ -117,7 +117,7 @@ TEST_CASE("a uniform flat exchange over equal cards is at its limit but for one 
   CHECK(play_flows(program, fabric).seconds == limit);
 }
 
-// Racks of nodes with a link for each pair of racks, a little narrower than what their cards have
+// Racks of nodes with a link for each pair of racks, a little narrower than what their NICs have
 // for it: as on Frontier with minimal routing.
 Fabric racks_in_pairs(int64_t num_racks, int64_t nodes) {
   const int64_t members = 2;

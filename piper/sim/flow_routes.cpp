@@ -29,7 +29,7 @@ void FlowRoutes::add_chains(const Fabric& fabric, int64_t member, size_t level,
   add(level == 0 ? fabric.member_out[m] : fabric.nic_out[m]);
   for (size_t l = 1; l < level; ++l)
     add(fabric.levels[l].out[static_cast<size_t>(fabric.levels[l].unit[m])]);
-  entry_.push_back(-(static_cast<int32_t>(level) + kTurn));
+  entry_.push_back(-(static_cast<int32_t>(level) + kYield));
   int32_t row = -1;
   if (level > 0 && !fabric.levels[level - 1].between.empty()) {
     const FabricLevel& below = fabric.levels[level - 1];

@@ -34,7 +34,7 @@ class FlowRoutes {
   int32_t port(uint32_t position, uint64_t to) const {
     const int32_t value = entry_[position];
     if (value >= 0) return value;
-    const auto below = static_cast<size_t>(-value - kTurn) - 1;  // the level below the common one
+    const auto below = static_cast<size_t>(-value - kYield) - 1;  // the level below the common one
     return between_[static_cast<size_t>(entry_[position + 1]) +
                     static_cast<size_t>(unit_[to * num_levels_ + below])];
   }
@@ -42,18 +42,18 @@ class FlowRoutes {
   // The position after it; kEnd after the last port.
   uint32_t next(uint32_t position, uint64_t to) const {
     const uint32_t after = position + 1;
-    if (entry_[position] < 0) return in_chain(-entry_[position] - kTurn, to);
+    if (entry_[position] < 0) return in_chain(-entry_[position] - kYield, to);
     const int32_t value = entry_[after];
     if (value >= 0) return after;
     if (value == kStop) return kEnd;
-    const size_t level = static_cast<size_t>(-value - kTurn);
+    const size_t level = static_cast<size_t>(-value - kYield);
     if (entry_[after + 1] < 0) return in_[to * num_levels_ + level];
     return has_port_between(after, to) ? after : in_[to * num_levels_ + level];
   }
 
  private:
   static constexpr int32_t kStop = -1;
-  static constexpr int32_t kTurn = 2;  // a turn at level l is -(l + kTurn)
+  static constexpr int32_t kYield = 2;  // a turn at level l is -(l + kYield)
 
   uint32_t in_chain(int32_t level, uint64_t to) const {
     return in_[to * num_levels_ + static_cast<size_t>(level)];

@@ -30,7 +30,7 @@ Placement scattered(const cluster::Cluster& cluster, int64_t num_nodes, size_t l
 // hands out.
 Placement drawn(const cluster::Cluster& cluster, int64_t num_nodes, uint64_t seed);
 
-// The device's card of its node, by the affinity of cost::devices_of_port: neighbours share one.
+// The device's NIC of its node, by the affinity of cost::devices_of_port: neighbours share one.
 int32_t nic_of(const cluster::Cluster& cluster, int64_t device);
 
 // Nodes, then every further level of the cluster that tells members apart.
@@ -38,7 +38,7 @@ collective::Topology topology_of(const cluster::Cluster& cluster, const Placemen
 
 // Ports and latencies of the members' network.
 //   inside a node     the bandwidth of level 0, out and in of every member
-//   cards             device_bandwidth (cost/exchange_time.h) times the devices that share one
+//   NICs             device_bandwidth (cost/exchange_time.h) times the devices that share one
 //   units of level l  as many device bandwidths of the next level as the unit has devices; left out
 //                     where that is no less than what its members can send: nothing waits there
 // A level's latency is that of a message as its caller sees it, so the start-up is taken out of it.

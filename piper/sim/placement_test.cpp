@@ -22,7 +22,7 @@ TEST_CASE("packed nodes fill switch groups and cabinets in order") {
   CHECK(num_units(topology.unit[0]) == 8);
   CHECK(num_units(topology.unit[1]) == 2);
   CHECK(problems(topology).empty());
-  // Eight devices on four cards: neighbours share.
+  // Eight devices on four NICs: neighbours share.
   CHECK(std::vector<int32_t>(topology.nic.begin(), topology.nic.begin() + 8) ==
         std::vector<int32_t>{0, 0, 1, 1, 2, 2, 3, 3});
 }
@@ -55,12 +55,12 @@ TEST_CASE("more nodes than the machine has are refused") {
 }
 
 TEST_CASE(
-    "Frontier's ports: 50 GB/s inside, cards of 25 GB/s for two, cabinets narrower than their "
-    "cards") {
+    "Frontier's ports: 50 GB/s inside, NICs of 25 GB/s for two, cabinets narrower than their "
+    "NICs") {
   const Fabric one_cabinet = fabric_of(frontier(), packed(frontier(), 128));
   REQUIRE(problems_of(one_cabinet).empty());
   const std::vector<int32_t> route = one_cabinet.route(0, 8 * 127);
-  REQUIRE(route.size() == 2);  // nothing waits between the cards of a cabinet
+  REQUIRE(route.size() == 2);  // nothing waits between the NICs of a cabinet
   CHECK(one_cabinet.bytes_per_second[static_cast<size_t>(route[0])] == 25e9);
   CHECK(one_cabinet.bytes_per_second[static_cast<size_t>(one_cabinet.member_out[0])] == 50e9);
   CHECK(one_cabinet.nic_out[0] == one_cabinet.nic_out[1]);

@@ -1,6 +1,6 @@
 // An event-driven simulation. Events are ends of tasks and operations, and bytes that start to
 // move; all of one instant are taken together: first what ends gives back memory, cores and links,
-// then operations whose share of a link has changed are foretold a new end, then the ranks
+// then operations whose share of a link has changed are predicted a new end, then the ranks
 // concerned start what they now can (in the order of ranks), then free cores go to those who have
 // waited longest. Every task is looked at when its stream reaches it and each time something of its
 // rank ends while it is at the head: a handful of times, so the cost is linear in the tasks.
@@ -27,7 +27,7 @@ namespace {
 enum class What : uint32_t {
   kTaskEnds,       // id: task
   kTransferMoves,  // id: operation, whose latency is over
-  // id: operation; counts if the operation's end is still foretold for this instant
+  // id: operation; counts if the operation's end is still predicted for this instant
   kOperationEnds,
 };
 

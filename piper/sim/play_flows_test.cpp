@@ -18,7 +18,7 @@ TEST_CASE("one message takes start-up, latency and its bytes at the slowest port
   fabric.costs.send_seconds = 2;
   CHECK(play(posted_at_once(2, {{0, 1, 50}}), fabric).seconds == 2 + 3 + 50 / 10.0);
   CHECK(play(posted_at_once(2, {{0, 1, 0}}), fabric).seconds == 2 + 3);
-  // The card of node 1 half as fast: 50 / 5. Cut-through: not 50 / 10 + 50 / 5.
+  // The NIC of node 1 half as fast: 50 / 5. Cut-through: not 50 / 10 + 50 / 5.
   fabric.bytes_per_second[static_cast<size_t>(fabric.nic_in[1])] = 5;
   CHECK(play(posted_at_once(2, {{0, 1, 50}}), fabric).seconds == 2 + 3 + 50 / 5.0);
 }
@@ -74,7 +74,7 @@ TEST_CASE("processors are refused that do not cover the members") {
   CHECK_THROWS_AS(play(steps, fabric), InvalidInput);
 }
 
-TEST_CASE("inside a node a message crosses the inner ports, between nodes the cards") {
+TEST_CASE("inside a node a message crosses the inner ports, between nodes the NICs") {
   const Fabric fabric = nodes(2, 2, 1);
   const PlayedFlows inner = play(posted_at_once(4, {{0, 1, 100}}), fabric);
   CHECK(inner.seconds == 1);
@@ -87,19 +87,19 @@ TEST_CASE("inside a node a message crosses the inner ports, between nodes the ca
   CHECK(outer.port_bytes[static_cast<size_t>(fabric.nic_in[2])] == 100);
 }
 
-TEST_CASE("two that share a card take twice as long, with a card each they do not") {
+TEST_CASE("two that share a NIC take twice as long, with a NIC each they do not") {
   const std::vector<MemberSteps> steps = posted_at_once(4, {{0, 2, 50}, {1, 3, 50}});
   CHECK(play(steps, nodes(2, 2, 1)).seconds == 10);
   CHECK(play(steps, nodes(2, 2, 2)).seconds == 5);
 }
 
-// Two streams to one receiver from two nodes: the receiver's card moves all the time, the senders'
-// cards are free as soon as their own bytes are out.
+// Two streams to one receiver from two nodes: the receiver's NIC moves all the time, the senders'
+// NICs are free as soon as their own bytes are out.
 TEST_CASE("a hot receiver is as slow as its own port, and a sender to it can go on") {
   const Fabric fabric = nodes(4, 1, 1);
   const PlayedFlows played = play(posted_at_once(4, {{0, 3, 50}, {1, 3, 50}, {1, 2, 50}}), fabric);
   CHECK(played.member_seconds[3] == 10);  // 100 bytes at 10
-  CHECK(played.member_seconds[2] == 10);  // from 5 on, when member 1's card is free: not from 10 on
+  CHECK(played.member_seconds[2] == 10);  // from 5 on, when member 1's NIC is free: not from 10 on
   CHECK(played.seconds == 10);
 }
 
@@ -126,7 +126,7 @@ TEST_CASE("a uniform flat exchange keeps the ports busy from begin to end") {
 }
 
 TEST_CASE("a fast port behind slow ones serves them all at once, but for a packet's time") {
-  // Four cards of 10 bytes/s below a switch whose uplink carries 40.
+  // Four NICs of 10 bytes/s below a switch whose uplink carries 40.
   const FatTreeShape shape{.node = {.num_members = 2,
                                     .num_nics = 2,
                                     .inner_bytes_per_second = 100,
@@ -143,7 +143,7 @@ TEST_CASE("a fast port behind slow ones serves them all at once, but for a packe
   narrow.oversubscription = 4;
   fabric = fat_tree(narrow);
   fabric.costs.packets_across = 20;
-  // 400 bytes at 10; the last packet then crosses the last card, which is as slow.
+  // 400 bytes at 10; the last packet then crosses the last NIC, which is as slow.
   CHECK(play(across, fabric).seconds == 40);
 }
 
@@ -245,9 +245,9 @@ TEST_CASE("a send is done when its message has come, where that is what it waits
   }
 }
 
-// Members 0 and 1 send to member 2: cards of 20 bytes/s meet at one of 10. 80 bytes leave at 0, 40
+// Members 0 and 1 send to member 2: NICs of 20 bytes/s meet at one of 10. 80 bytes leave at 0, 40
 // at 2, when 20 of the 80 are through.
-//   queues without end   20 of the 80 wait at the card by 2, then both put in 20 bytes a second: at 4
+//   queues without end   20 of the 80 wait at the NIC by 2, then both put in 20 bytes a second: at 4
 //                        100 bytes are in its queue, the two messages in turn, and both end at 12
 //   a packet at a time   from 2 on each has 5 bytes a second: the 40 end at 2 + 40 / 5, the 80 at 12
 TEST_CASE("with few packets on ports a later message shares what it meets") {
@@ -286,7 +286,7 @@ TEST_CASE("few packets on ports: messages of a pair follow each other at the ful
   std::vector<MemberSteps> members =
       posted_at_once(2, {{0, 1, 50}, {0, 1, 0}, {0, 1, 35}, {0, 1, 20}});
   CHECK(play(members, fabric).seconds == 10.5 + 3);
-  // One that is sent when the last packet of another has left and not come, behind a slower card.
+  // One that is sent when the last packet of another has left and not come, behind a slower NIC.
   fabric.bytes_per_second[static_cast<size_t>(fabric.nic_in[1])] = 1;
   members[0].steps.resize(2);
   members[1].steps.resize(2);
@@ -311,7 +311,7 @@ TEST_CASE("no more messages of a member are on the way than allowed") {
 }
 
 TEST_CASE("in packets two messages alternate where they meet") {
-  // Two messages of 80 bytes from members with cards of their own meet at the card of node 2.
+  // Two messages of 80 bytes from members with NICs of their own meet at the NIC of node 2.
   Fabric fabric = nodes(3, 2, 2);
   const auto steps = posted_at_once(6, {{0, 4, 80}, {2, 4, 20}});
   CHECK(play(steps, fabric).member_seconds[2] == 2);
@@ -344,7 +344,7 @@ TEST_CASE("where peers take turns, messages to several leave together, those to 
 }
 
 // Everybody sends to member 0 first, then to 1, ...: in order, all wait for one port after another;
-// by turns nobody's card is hit harder than another's for long.
+// by turns nobody's NIC is hit harder than another's for long.
 TEST_CASE("without a thought for the order, turns by peer save an exchange from queueing") {
   const int64_t n = 8;
   std::vector<example::Message> messages;

@@ -60,7 +60,7 @@ class Check {
     const auto same_on = [&](Axis axis) {
       return same(in_group(axis, stage, member), in_group(axis, stage, 0));
     };
-    if (!same_on(Axis::kExpert) || !same_on(Axis::kExpertSet)) return "exchanges";
+    if (!same_on(Axis::kExpert) || !same_on(Axis::kTensorExpert)) return "exchanges";
     if (!same_on(Axis::kExpertData)) return "reductions of experts";
     if (!same_on(Axis::kData)) return "reductions";
     if (!same_on(Axis::kTensor)) return "tensor collectives";

@@ -42,7 +42,7 @@ cluster::Cluster slow_links() {
   return c;
 }
 
-// Every device has a card of its own: no port is shared, and only the levels of the groups decide.
+// Every device has a NIC of its own: no port is shared, and only the levels of the groups decide.
 cluster::Cluster own_cards() {
   cluster::Cluster c = slow_links();
   c.levels = {c.levels[0], c.levels[1]};

@@ -101,7 +101,7 @@ void check_schedule(const Strategy& s, std::vector<std::string>& lines) {
   };
   if (is_v(s.schedule)) {
     if (vpp != 2) wrong("2, the two arms of the V");
-  } else if (s.schedule == PipelineSchedule::kInterleaved) {
+  } else if (strategy::interleaves(s.schedule)) {
     if (vpp < 2) wrong("at least 2");
     if (s.mesh.pp < 2)
       lines.push_back("'mesh.pp' is 1 with schedule interleaved; allowed: at least 2");
@@ -211,7 +211,7 @@ void check_redundant_experts(const Strategy& s, const model::Model& model,
 
 // Tokens that ranks hold alike.
 void check_held_tokens(const Strategy& s, std::vector<std::string>& lines) {
-  if (!needs_held_tokens(s.moe_schedule)) return;
+  if (!needs_replicated_tokens(s.moe_schedule)) return;
   const char* schedule = name(s.moe_schedule);
   if (s.mesh.tp == 1)
     lines.push_back(
@@ -231,7 +231,7 @@ void check_held_tokens(const Strategy& s, std::vector<std::string>& lines) {
 
 // Tokens that ranks which share experts gather: whole sequences, or the same ones.
 void check_gathered_tokens(const Strategy& s, std::vector<std::string>& lines) {
-  if (s.moe_schedule != MoeSchedule::kParmBaseline) return;
+  if (!traits(s.moe_schedule).gathers_tokens) return;
   const char* schedule = name(s.moe_schedule);
   if (s.mesh.etp == 1)
     lines.push_back(fmt::format(

@@ -50,7 +50,7 @@ int64_t RankLayout::size(Axis axis) const {
   switch (axis) {
     case Axis::kPipeline:
       return mesh_.pp;
-    case Axis::kEnds:
+    case Axis::kEmbeddingTable:
       return std::min<int64_t>(2, mesh_.pp);
     case Axis::kWorld:
       return num_ranks();
@@ -72,7 +72,7 @@ Members RankLayout::members(Axis axis, int64_t member) const {
       return {member / mesh_.etp * mesh_.etp, 1, mesh_.etp};
     case Axis::kExpert:
       return {member / layer * layer + member % mesh_.etp, mesh_.etp, mesh_.ep};
-    case Axis::kExpertSet:
+    case Axis::kTensorExpert:
       return {member / layer * layer, 1, layer};
     case Axis::kExpertData:
       return {member % layer, layer, members_ / layer};
@@ -81,7 +81,7 @@ Members RankLayout::members(Axis axis, int64_t member) const {
     case Axis::kRank:
       return {member, 1, 1};
     case Axis::kPipeline:
-    case Axis::kEnds:
+    case Axis::kEmbeddingTable:
     case Axis::kWorld:
       break;
   }
@@ -92,7 +92,7 @@ std::vector<Rank> RankLayout::group(Axis axis, Rank rank) const {
   if (axis == Axis::kWorld) return world();
   const int64_t own_stage = stage(rank), own_member = member(rank);
   std::vector<Rank> ranks;
-  if (axis == Axis::kPipeline || axis == Axis::kEnds) {
+  if (axis == Axis::kPipeline || axis == Axis::kEmbeddingTable) {
     const int64_t step = axis == Axis::kPipeline ? 1 : std::max<int64_t>(1, mesh_.pp - 1);
     for (int64_t s = 0; s < mesh_.pp; s += step) ranks.push_back(this->rank(s, own_member));
     return ranks;
@@ -116,7 +116,7 @@ int64_t RankLayout::distance(Axis axis) const {
     case Axis::kContext:
     case Axis::kExpertTensor:
     case Axis::kExpert:
-    case Axis::kExpertSet:
+    case Axis::kTensorExpert:
       return members(axis, 0).stride;
     case Axis::kData:
     case Axis::kExpertData:
@@ -126,7 +126,7 @@ int64_t RankLayout::distance(Axis axis) const {
       break;
     case Axis::kPipeline:
       return num_together();
-    case Axis::kEnds:
+    case Axis::kEmbeddingTable:
     case Axis::kWorld:
     case Axis::kRank:
       break;

@@ -27,7 +27,7 @@ namespace piper::strategy {
 // Every kind of group that communicates, and what its ranks share:
 //   kExpert        the experts of a layer: tokens are exchanged here
 //   kExpertTensor  the matrices of an expert
-//   kExpertSet     both: the ep x etp ranks that together hold a layer's experts
+//   kTensorExpert  both (megatron-core's tp_ep): the ep x etp ranks that together hold a layer's experts
 //   kTensor        the matrices of a layer (not of its experts)
 //   kContext       a sequence
 //   kPipeline      the layers: the same member of every stage
@@ -35,34 +35,34 @@ namespace piper::strategy {
 //   kExpertData    the same experts
 //   kStage         the layers of a pipeline stage: its norms, routers and what else all its ranks
 //                  hold whole
-//   kEnds          the embedding's table, which first and last stage may both hold: the same member
-//                  of both
+//   kEmbeddingTable  the embedding's table, which first and last stage may both hold: the same
+//                  member of both
 //   kWorld         the step: all ranks
 //   kRank          nothing: a rank alone, with its host
 enum class Axis : uint8_t {
   kExpert,
   kExpertTensor,
-  kExpertSet,
+  kTensorExpert,
   kTensor,
   kContext,
   kPipeline,
   kData,
   kExpertData,
   kStage,
-  kEnds,
+  kEmbeddingTable,
   kWorld,
   kRank
 };
 inline constexpr std::array kAxisTraits{NamedValue<Axis>{Axis::kExpert, "expert"},
                                         NamedValue<Axis>{Axis::kExpertTensor, "expert tensor"},
-                                        NamedValue<Axis>{Axis::kExpertSet, "expert set"},
+                                        NamedValue<Axis>{Axis::kTensorExpert, "tensor expert"},
                                         NamedValue<Axis>{Axis::kTensor, "tensor"},
                                         NamedValue<Axis>{Axis::kContext, "context"},
                                         NamedValue<Axis>{Axis::kPipeline, "pipeline"},
                                         NamedValue<Axis>{Axis::kData, "data"},
                                         NamedValue<Axis>{Axis::kExpertData, "expert data"},
                                         NamedValue<Axis>{Axis::kStage, "stage"},
-                                        NamedValue<Axis>{Axis::kEnds, "ends"},
+                                        NamedValue<Axis>{Axis::kEmbeddingTable, "embedding"},
                                         NamedValue<Axis>{Axis::kWorld, "world"},
                                         NamedValue<Axis>{Axis::kRank, "rank"}};
 static_assert(are_in_order(kAxisTraits));
@@ -107,14 +107,14 @@ class RankLayout {
   int64_t member(Rank rank) const;
 
   int64_t size(Axis axis) const;
-  // The group of a member within its stage; not of kPipeline, kEnds, kWorld.
+  // The group of a member within its stage; not of kPipeline, kEmbeddingTable, kWorld.
   Members members(Axis axis, int64_t member) const;
   // The same of a rank, on every axis; by ascending index on the axis.
   std::vector<Rank> group(Axis axis, Rank rank) const;
   std::vector<Rank> world() const;
 
-  // From a rank to the next of its group; not of kEnds, kWorld, kRank. With kPipelineInside, where
-  // groups of kData and kExpertData have no equal distance, that of blocks.
+  // From a rank to the next of its group; not of kEmbeddingTable, kWorld, kRank. With
+  // kPipelineInside, where groups of kData and kExpertData have no equal distance, that of blocks.
   int64_t distance(Axis axis) const;
   // Members that sit on neighbouring devices: a block. And from a block of a stage to its next.
   int64_t num_together() const { return block_; }

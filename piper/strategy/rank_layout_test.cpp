@@ -62,18 +62,18 @@ TEST_CASE("two meshes over one stage: tp 2 cp 2 dp 2 and etp 2 ep 2 edp 2") {
   CHECK(values(layout.group(Axis::kData, Rank(13))) == std::vector{9, 11, 13, 15});
   CHECK(values(layout.group(Axis::kExpertTensor, Rank(13))) == std::vector{12, 13});
   CHECK(values(layout.group(Axis::kExpert, Rank(13))) == std::vector{13, 15});
-  CHECK(values(layout.group(Axis::kExpertSet, Rank(13))) == std::vector{12, 13, 14, 15});
+  CHECK(values(layout.group(Axis::kTensorExpert, Rank(13))) == std::vector{12, 13, 14, 15});
   CHECK(values(layout.group(Axis::kExpertData, Rank(13))) == std::vector{9, 13});
-  CHECK(values(layout.group(Axis::kEnds, Rank(13))) == std::vector{5, 13});
+  CHECK(values(layout.group(Axis::kEmbeddingTable, Rank(13))) == std::vector{5, 13});
 }
 
 TEST_CASE("first and last stage, the world and a rank alone") {
   const RankLayout layout(Mesh{.pp = 4, .dp = 2}, Placement::kPipelineInside);
-  CHECK(values(layout.group(Axis::kEnds, layout.rank(3, 1))) == std::vector{4, 7});
-  CHECK(layout.size(Axis::kEnds) == 2);
+  CHECK(values(layout.group(Axis::kEmbeddingTable, layout.rank(3, 1))) == std::vector{4, 7});
+  CHECK(layout.size(Axis::kEmbeddingTable) == 2);
   CHECK(layout.size(Axis::kWorld) == 8);
-  CHECK(RankLayout(Mesh{.dp = 2}).size(Axis::kEnds) == 1);
-  CHECK(values(RankLayout(Mesh{.dp = 2}).group(Axis::kEnds, Rank(1))) == std::vector{1});
+  CHECK(RankLayout(Mesh{.dp = 2}).size(Axis::kEmbeddingTable) == 1);
+  CHECK(values(RankLayout(Mesh{.dp = 2}).group(Axis::kEmbeddingTable, Rank(1))) == std::vector{1});
   CHECK(values(layout.group(Axis::kRank, Rank(6))) == std::vector{6});
   CHECK(std::string(name(Axis::kExpertTensor)) == "expert tensor");
   CHECK(std::string(name(Axis::kRank)) == "rank");

@@ -52,7 +52,7 @@ std::vector<std::string> not_runnable(const Strategy& s) {
   return lines;
 }
 
-std::vector<std::string> undealt(const Strategy& s, const model::Model& model) {
+std::vector<std::string> not_divisible_by_tp(const Strategy& s, const model::Model& model) {
   std::vector<std::string> lines;
   for (const std::string& line : model::undividable(model, s.mesh.tp))
     lines.push_back(fmt::format("'mesh.tp' is {}: {}", s.mesh.tp, line));
@@ -61,7 +61,7 @@ std::vector<std::string> undealt(const Strategy& s, const model::Model& model) {
 
 std::vector<std::string> not_runnable(const Strategy& s, const model::Model& model) {
   std::vector<std::string> lines = not_runnable(s);
-  const std::vector<std::string> more = undealt(s, model);
+  const std::vector<std::string> more = not_divisible_by_tp(s, model);
   lines.insert(lines.end(), more.begin(), more.end());
   return lines;
 }
@@ -83,7 +83,7 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   const int64_t world = s.mesh.world() / (tp * cp);  // but for those
   r.predicted = nullptr;
   r.sequence_parallel = shares && s.sequence_parallel;
-  if (!shares && needs_held_tokens(s.moe_schedule)) r.moe_schedule = MoeSchedule::kPlain;
+  if (!shares && needs_replicated_tokens(s.moe_schedule)) r.moe_schedule = MoeSchedule::kPlain;
   if (!runs(r.precision)) r.precision = Precision::kBf16;
   // dp may be at most what the batch feeds; what is left over deepens the pipeline.
   int64_t pp = s.mesh.pp;
@@ -103,7 +103,7 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
             .etp = etp,
             .tp = tp,
             .cp = cp};
-  if (r.moe_schedule == MoeSchedule::kParmBaseline &&
+  if (traits(r.moe_schedule).gathers_tokens &&
       (r.mesh.etp == 1 || (cp > 1 && tp % r.mesh.etp != 0)))
     r.moe_schedule = MoeSchedule::kPlain;
   if (r.mesh.ep == 1 || r.redundant_experts % r.mesh.ep != 0) r.redundant_experts = 0;

@@ -13,10 +13,10 @@ bool runs(Precision precision);
 
 // Why a model's layers cannot be dealt to the ranks that share their matrices, one line each
 // ("'mesh.tp' is 3: layer 0: 8 heads ..."); empty when they can.
-std::vector<std::string> undealt(const Strategy& strategy, const model::Model& model);
+std::vector<std::string> not_divisible_by_tp(const Strategy& strategy, const model::Model& model);
 
 // Why the runtime cannot train with it, one line a reason ("'precision' is fp8: it is priced, not
-// executed"); empty when it can. Never throws. With a model: undealt(), too.
+// executed"); empty when it can. Never throws. With a model: not_divisible_by_tp(), too.
 std::vector<std::string> not_runnable(const Strategy& strategy);
 std::vector<std::string> not_runnable(const Strategy& strategy, const model::Model& model);
 

@@ -30,20 +30,25 @@ struct PipelineScheduleTraits {
   PipelineSchedule value;
   const char* name;
   bool is_v;  // two chunks a rank in the shape of a V: the first rank holds both ends of the model
+  bool interleaves;  // two chunks a rank or more, dealt round robin
   bool splits_backward;
+  bool pairs;  // forward and backward of two micro-batches overlap
 };
 inline constexpr std::array kPipelineScheduleTraits{
-    PipelineScheduleTraits{PipelineSchedule::kGPipe, "gpipe", false, false},
-    PipelineScheduleTraits{PipelineSchedule::k1F1B, "1f1b", false, false},
-    PipelineScheduleTraits{PipelineSchedule::kInterleaved, "interleaved", false, false},
-    PipelineScheduleTraits{PipelineSchedule::kZbH1, "zb-h1", false, true},
-    PipelineScheduleTraits{PipelineSchedule::kZbV, "zb-v", true, true},
-    PipelineScheduleTraits{PipelineSchedule::kDualPipeV, "dualpipev", true, true}};
+    PipelineScheduleTraits{PipelineSchedule::kGPipe, "gpipe", false, false, false, false},
+    PipelineScheduleTraits{PipelineSchedule::k1F1B, "1f1b", false, false, false, false},
+    PipelineScheduleTraits{PipelineSchedule::kInterleaved, "interleaved", false, true, false,
+                           false},
+    PipelineScheduleTraits{PipelineSchedule::kZbH1, "zb-h1", false, false, true, false},
+    PipelineScheduleTraits{PipelineSchedule::kZbV, "zb-v", true, false, true, false},
+    PipelineScheduleTraits{PipelineSchedule::kDualPipeV, "dualpipev", true, false, true, true}};
 static_assert(are_in_order(kPipelineScheduleTraits));
 constexpr const auto& rows(PipelineSchedule) { return kPipelineScheduleTraits; }
 inline constexpr auto kPipelineSchedules = values_of<PipelineSchedule>();
 constexpr bool is_v(PipelineSchedule s) { return traits(s).is_v; }
+constexpr bool interleaves(PipelineSchedule s) { return traits(s).interleaves; }
 constexpr bool splits_backward(PipelineSchedule s) { return traits(s).splits_backward; }
+constexpr bool pairs(PipelineSchedule s) { return traits(s).pairs; }
 
 // What a layer does not keep of its forward for its backward, and computes again (Korthikanti et
 // al. 2022, selective and full recomputation). Norms are always computed again: nothing normalised
@@ -77,17 +82,20 @@ enum class Precision : uint8_t { kFp32, kBf16, kFp64, kFp8, kMxfp8, kNvfp4 };
 struct PrecisionTraits {
   Precision value;
   const char* name;
-  bool runs;  // this Piper executes it
+  bool runs;               // this Piper executes it
+  bool converts_operands;  // before each product, from bf16
 };
-inline constexpr std::array kPrecisionTraits{PrecisionTraits{Precision::kFp32, "fp32", true},
-                                             PrecisionTraits{Precision::kBf16, "bf16", true},
-                                             PrecisionTraits{Precision::kFp64, "fp64", true},
-                                             PrecisionTraits{Precision::kFp8, "fp8", false},
-                                             PrecisionTraits{Precision::kMxfp8, "mxfp8", false},
-                                             PrecisionTraits{Precision::kNvfp4, "nvfp4", false}};
+inline constexpr std::array kPrecisionTraits{
+    PrecisionTraits{Precision::kFp32, "fp32", true, false},
+    PrecisionTraits{Precision::kBf16, "bf16", true, false},
+    PrecisionTraits{Precision::kFp64, "fp64", true, false},
+    PrecisionTraits{Precision::kFp8, "fp8", false, true},
+    PrecisionTraits{Precision::kMxfp8, "mxfp8", false, true},
+    PrecisionTraits{Precision::kNvfp4, "nvfp4", false, true}};
 static_assert(are_in_order(kPrecisionTraits));
 constexpr const auto& rows(Precision) { return kPrecisionTraits; }
 inline constexpr auto kPrecisions = values_of<Precision>();
+constexpr bool converts_operands(Precision p) { return traits(p).converts_operands; }
 
 // What lives in host memory between its uses.
 enum class Offload : uint8_t { kNone, kOptimizer, kActivations, kOptimizerAndActivations };
@@ -123,7 +131,7 @@ inline constexpr auto kPlacements = values_of<Placement>();
 // How rows travel to their experts: the algorithms of piper/collective/algorithms.h, one header
 // each.
 //   kFlat         rotated by rank, everything at once
-//   kNodeAware    the same in an order that spares the cards
+//   kNodeAware    the same in an order that spares the NICs
 //   kNaive        the same in the order of ranks
 //   kPairwise     in rounds
 //   kWindowed     node-aware, a few in flight
@@ -151,27 +159,38 @@ enum class AllToAll : uint8_t {
   kThreeLevel,
   kHaloDedup
 };
+struct AllToAllTraits {
+  AllToAll value;
+  const char* name;
+  bool forwards;     // rows go by way of others, who must know how many; else straight
+  bool stages;       // inside a node and between nodes are stages of their own: one node has none
+  bool is_cut;       // into pieces of Strategy::all_to_all_chunk_bytes
+  bool from_counts;  // moves rows as they are, written from counts alone
+};
 inline constexpr std::array kAllToAllTraits{
-    NamedValue<AllToAll>{AllToAll::kFlat, "flat"},
-    NamedValue<AllToAll>{AllToAll::kNodeAware, "node-aware"},
-    NamedValue<AllToAll>{AllToAll::kNaive, "naive"},
-    NamedValue<AllToAll>{AllToAll::kPairwise, "pairwise"},
-    NamedValue<AllToAll>{AllToAll::kWindowed, "windowed"},
-    NamedValue<AllToAll>{AllToAll::kBruck, "bruck"},
-    NamedValue<AllToAll>{AllToAll::kTwoD, "2d"},
-    NamedValue<AllToAll>{AllToAll::kLeader, "leader"},
-    NamedValue<AllToAll>{AllToAll::kHaloPrinted, "halo-printed"},
-    NamedValue<AllToAll>{AllToAll::kHaloSwitch, "halo-switch"},
-    NamedValue<AllToAll>{AllToAll::kHalo, "halo"},
-    NamedValue<AllToAll>{AllToAll::kThreeLevel, "three-level"},
-    NamedValue<AllToAll>{AllToAll::kHaloDedup, "halo-dedup"}};
+    AllToAllTraits{AllToAll::kFlat, "flat", false, false, false, true},
+    AllToAllTraits{AllToAll::kNodeAware, "node-aware", false, false, false, true},
+    AllToAllTraits{AllToAll::kNaive, "naive", false, false, false, true},
+    AllToAllTraits{AllToAll::kPairwise, "pairwise", false, false, false, true},
+    AllToAllTraits{AllToAll::kWindowed, "windowed", false, false, false, true},
+    AllToAllTraits{AllToAll::kBruck, "bruck", true, false, false, true},
+    AllToAllTraits{AllToAll::kTwoD, "2d", true, true, false, true},
+    AllToAllTraits{AllToAll::kLeader, "leader", true, true, false, true},
+    AllToAllTraits{AllToAll::kHaloPrinted, "halo-printed", true, true, false, true},
+    AllToAllTraits{AllToAll::kHaloSwitch, "halo-switch", true, true, true, true},
+    AllToAllTraits{AllToAll::kHalo, "halo", true, true, true, true},
+    AllToAllTraits{AllToAll::kThreeLevel, "three-level", true, true, false, true},
+    AllToAllTraits{AllToAll::kHaloDedup, "halo-dedup", true, true, true, false}};
 static_assert(are_in_order(kAllToAllTraits));
 constexpr const auto& rows(AllToAll) { return kAllToAllTraits; }
 inline constexpr auto kEveryAllToAll = values_of<AllToAll>();
-// Those that move rows as they are, written from counts alone: all but the last.
+// Those that are written from counts alone.
 inline constexpr auto kAllToAlls = [] {
-  std::array<AllToAll, kEveryAllToAll.size() - 1> plain{};
-  std::copy_n(kEveryAllToAll.begin(), plain.size(), plain.begin());
+  constexpr auto is_plain = [](const AllToAllTraits& row) { return row.from_counts; };
+  std::array<AllToAll, std::ranges::count_if(kAllToAllTraits, is_plain)> plain{};
+  size_t i = 0;
+  for (const AllToAllTraits& row : kAllToAllTraits)
+    if (is_plain(row)) plain[i++] = row.value;
   return plain;
 }();
 
@@ -225,38 +244,39 @@ enum class MoeSchedule : uint8_t {
 struct MoeScheduleTraits {
   MoeSchedule value;
   const char* name;
-  MoeSchedule nearest;     // that this Piper executes: itself, or what comes closest
-  bool has_chunks;         // Strategy::moe_chunks counts
-  bool needs_held_tokens;  // of ranks that share matrices and hold the same tokens
-  bool divides_rows;       // of the same tokens among them, behind the gate
-  bool fuses_exchange;     // with what ranks that share experts' matrices gather and sum
+  MoeSchedule nearest;           // that this Piper executes: itself, or what comes closest
+  bool has_chunks;               // Strategy::moe_chunks counts
+  bool needs_replicated_tokens;  // of ranks that share matrices and hold the same tokens
+  bool divides_rows;             // of the same tokens among them, behind the gate
+  bool fuses_exchange;           // with what ranks that share experts' matrices gather and sum
+  bool gathers_tokens;           // of ranks that share experts' matrices, before the gate
 };
 inline constexpr std::array kMoeScheduleTraits{
-    MoeScheduleTraits{MoeSchedule::kPlain, "plain", MoeSchedule::kPlain, false, false, false,
+    MoeScheduleTraits{MoeSchedule::kPlain, "plain", MoeSchedule::kPlain, false, false, false, false,
                       false},
     MoeScheduleTraits{MoeSchedule::kChunked, "chunked", MoeSchedule::kChunked, true, false, false,
-                      false},
+                      false, false},
     MoeScheduleTraits{MoeSchedule::kParmBaseline, "parm-baseline", MoeSchedule::kParmBaseline,
-                      false, false, false, false},
+                      false, false, false, false, true},
     MoeScheduleTraits{MoeSchedule::kParmS1, "parm-s1", MoeSchedule::kParmS1, false, true, false,
-                      true},
-    MoeScheduleTraits{MoeSchedule::kParmS2, "parm-s2", MoeSchedule::kParmS2, true, true, true,
-                      true},
+                      true, false},
+    MoeScheduleTraits{MoeSchedule::kParmS2, "parm-s2", MoeSchedule::kParmS2, true, true, true, true,
+                      false},
     MoeScheduleTraits{MoeSchedule::kMontaO1, "monta-o1", MoeSchedule::kMontaO1, false, true, true,
-                      false},
+                      false, false},
     MoeScheduleTraits{MoeSchedule::kMontaO2, "monta-o2", MoeSchedule::kMontaO2, true, true, true,
-                      false},
+                      false, false},
     MoeScheduleTraits{MoeSchedule::kMontaO3, "monta-o3", MoeSchedule::kMontaO2, true, true, true,
-                      false}};
+                      false, false}};
 static_assert(are_in_order(kMoeScheduleTraits));
 constexpr const auto& rows(MoeSchedule) { return kMoeScheduleTraits; }
 inline constexpr auto kMoeSchedules = values_of<MoeSchedule>();
 constexpr bool runs(MoeSchedule s) { return traits(s).nearest == s; }
 constexpr bool has_chunks(MoeSchedule s) { return traits(s).has_chunks; }
-constexpr bool needs_held_tokens(MoeSchedule s) { return traits(s).needs_held_tokens; }
+constexpr bool needs_replicated_tokens(MoeSchedule s) { return traits(s).needs_replicated_tokens; }
 // Whether ranks of tp, if there are several, must hold all tokens.
 constexpr bool refuses_divided_tokens(MoeSchedule s) {
-  return needs_held_tokens(s) || s == MoeSchedule::kParmBaseline;
+  return needs_replicated_tokens(s) || traits(s).gathers_tokens;
 }
 
 // The largest value of any count: far beyond any machine, and every product of three stays inside
@@ -327,7 +347,7 @@ struct Strategy {
     return recompute_per_stage.empty() ? recompute
                                        : recompute_per_stage[static_cast<size_t>(stage)];
   }
-  // What the planner foretold (free form: written by plan, shown by report); null: nothing. Shared
+  // What the planner predicted (free form: written by plan, shown by report); null: nothing. Shared
   // by copies, never changed.
   std::shared_ptr<const Json> predicted;
 };
@@ -370,7 +390,7 @@ constexpr bool divides_rows(const Strategy& s) {
 // Ranks that share an expert's matrices whose tokens each of them gathers in front of the gate, and
 // whose rows each of them sends (Parm's baseline); else a rank's own alone.
 constexpr int64_t ranks_per_gated_token_set(const Strategy& s) {
-  return s.moe_schedule == MoeSchedule::kParmBaseline ? s.mesh.etp : 1;
+  return traits(s.moe_schedule).gathers_tokens ? s.mesh.etp : 1;
 }
 
 // Whether a row is sent to all ranks that share its expert's matrices, in one exchange over ep x
@@ -410,10 +430,10 @@ constexpr bool deduplicates(const Strategy& s) {
 std::vector<int64_t> even_split(int64_t layers, int64_t pp);
 
 Json to_json(const Strategy& strategy);
-// Every key but `model`, `cluster`, `predicted`, the derived `mesh.edp`, those that say what is not
-// done when left out (vpp, etp, tp, cp: 1; zero, offload, sequence_parallel, capacity, mtp_depth:
-// none; redundant_experts: 0) and `placement`, `all_to_all`, `reduction`, `moe_schedule` (the first
-// of their list) is required: a strategy has no silent defaults. Throws InvalidInput with all
+// Required: the degrees pp, ep, dp, the split of the layers, the pipeline schedule, `recompute`,
+// the precision, the sequence and the batches. What else is left out is not done (degrees of 1,
+// zero, offload, chunks, copies of experts, ...) or is the first of its list (`placement`,
+// `all_to_all`, `reduction`, `context_exchange`, `moe_schedule`). Throws InvalidInput with all
 // problems (also contradictions: degrees, products, sums).
 Strategy parse_strategy(const Json& json, const std::string& source);
 // All contradictions of a strategy with itself and with the model: one line each, without a prefix:

@@ -125,8 +125,7 @@ inline MeshRun random_run(std::mt19937& random, const model::Model& model,
     if (run.mesh.world() > 16 || run.mesh.ranks_per_stage() % run.mesh.ranks_per_expert_set() != 0)
       continue;
     run.schedule = pick(strategy::kPipelineSchedules);
-    run.mesh.vpp =
-        strategy::is_v(run.schedule) || run.schedule == PipelineSchedule::kInterleaved ? 2 : 1;
+    run.mesh.vpp = strategy::is_v(run.schedule) || strategy::interleaves(run.schedule) ? 2 : 1;
     if (run.mesh.num_virtual_stages() > model.num_layers()) continue;
     run.recompute = pick(strategy::kRecomputes);
     run.micro_batch = pick(kDegrees);

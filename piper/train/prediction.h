@@ -1,5 +1,5 @@
-// What is foretold for one step of a strategy on a cluster: the graph, its prices and its simulated
-// timeline. The run plays the very same graph object.
+// What is predicted for one step of a strategy on a cluster: the graph, its prices and its
+// simulated timeline. The run executes the very same graph object.
 #pragma once
 
 #include <piper/cluster/cluster.h>

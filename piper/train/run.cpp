@@ -6,8 +6,8 @@
 #include <piper/cost/segment_time.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/runtime/tensor_device_operations.h>
+#include <piper/train/process_agreement.h>
 #include <piper/train/run_parts.h>
-#include <piper/train/together.h>
 
 #include <algorithm>
 
@@ -187,7 +187,7 @@ void Run::make_prediction() {
 RunResult Run::run() {
   begun_seconds_ = runtime::now_seconds();
   agree();
-  together(world_, "request", [this] {
+  on_all_processes(world_, "request", [this] {
     check();
     return std::string();
   });

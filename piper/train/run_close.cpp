@@ -2,9 +2,9 @@
 // predicted beside measured.
 #include <piper/cost/expert_rows.h>
 #include <piper/train/hf_weights.h>
+#include <piper/train/process_agreement.h>
 #include <piper/train/run_parts.h>
 #include <piper/train/safetensors.h>
-#include <piper/train/together.h>
 
 #include <algorithm>
 #include <cstring>

@@ -19,8 +19,8 @@
 #include <piper/train/data.h>
 #include <piper/train/hf_weights.h>
 #include <piper/train/memory_check.h>
+#include <piper/train/process_agreement.h>
 #include <piper/train/run_parts.h>
-#include <piper/train/together.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -221,7 +221,7 @@ FoundCheckpoint Run::same_checkpoint(const std::string& resumed) const {
 
 // All ranks compute as process 0's cluster file says, and a resumed run as it began.
 void Run::choose_products() {
-  product_libraries_ = first_alone(world_, "libraries of products", [this]() -> std::string {
+  product_libraries_ = on_first_process(world_, "libraries of products", [this]() -> std::string {
     if (resumed_) {
       const Json& extra = resumed_->checkpoint().manifest.state.extra;
       const auto found = extra.find(kProductLibraries);
@@ -249,7 +249,7 @@ void Run::choose_products() {
                   choice.num_onednn(), nn::product_classes().size(),
                   resumed_ ? "as the run began" : "as the cluster file measured"));
   const std::vector<std::string> present =
-      together(world_, "oneDNN", [] { return std::string(nn::has_onednn() ? "yes" : ""); });
+      on_all_processes(world_, "oneDNN", [] { return std::string(nn::has_onednn() ? "yes" : ""); });
   if (choice.num_onednn() > 0 && std::ranges::count(present, "") > 0)
     say(
         fmt::format("{} of {} processes have no oneDNN: libtorch does all products there, and the "
@@ -261,7 +261,7 @@ void Run::choose_products() {
 void Run::share_cores() {
   const std::vector<int> allowed = runtime::allowed_cpus();
   const std::vector<std::string> sets =
-      together(world_, "CPUs", [&] { return fmt::format("{}", fmt::join(allowed, ",")); });
+      on_all_processes(world_, "CPUs", [&] { return fmt::format("{}", fmt::join(allowed, ",")); });
   int64_t here = 0, before = 0, alike = 0;
   for (int64_t p = 0; p < world_.num_processes(); ++p) {
     const auto i = static_cast<size_t>(p), mine = static_cast<size_t>(world_.process());
@@ -285,16 +285,17 @@ void Run::open_folder() {
   // Now, and not while the other ranks wait for the first checkpoint: it reads the whole corpus.
   if (request_.checkpoint_every > 0) request_.corpus.fingerprint();
   const std::string resumed =
-      first_alone(world_, "folder of the run", [this] { return prepare_folder(); });
-  token_ = first_alone(world_, "token of the run",
-                       [] { return fmt::format("{}-{:08x}", ::getpid(), std::random_device()()); });
-  hosts_ = together(world_, "host", [] {
+      on_first_process(world_, "folder of the run", [this] { return prepare_folder(); });
+  token_ = on_first_process(world_, "token of the run", [] {
+    return fmt::format("{}-{:08x}", ::getpid(), std::random_device()());
+  });
+  hosts_ = on_all_processes(world_, "host", [] {
     char name[256] = {};
     ::gethostname(name, sizeof(name) - 1);
     return std::string(name);
   });
   share_cores();
-  together(world_, "start", [&] {
+  on_all_processes(world_, "start", [&] {
     if (!is_first() && !resumed.empty()) resume_from(same_checkpoint(resumed));
     if (!request_.initial_weights.empty()) {
       weights_.emplace(request_.initial_weights);

@@ -1,5 +1,6 @@
 // One run's state, shared by the files that play its parts (run_open.cpp, run.cpp, run_watch.cpp,
-// run_save.cpp, run_close.cpp) and by nobody else: run.h is the way in.
+// run_rebalance.cpp, run_replan.cpp, run_save.cpp, run_close.cpp) and by nobody else: run.h is the
+// way in.
 //
 // Thread safety: members that ranks' threads call say so by taking a RankTrainer or a Transport,
 // which are the rank's own; what they share is immutable, atomic, behind a mutex, or rank 0's

@@ -6,8 +6,8 @@
 #include <piper/cost/expert_price.h>
 #include <piper/cost/segment_time.h>
 #include <piper/sim/rebalanced_load.h>
+#include <piper/train/process_agreement.h>
 #include <piper/train/run_parts.h>
-#include <piper/train/together.h>
 
 #include <algorithm>
 
@@ -17,7 +17,7 @@ namespace piper::train::parts {
 // bit.
 void Run::price_experts() {
   if (!request_.rebalance.is_on()) return;
-  const std::string text = first_alone(world_, "prices of experts", [this] {
+  const std::string text = on_first_process(world_, "prices of experts", [this] {
     const strategy::Strategy& s = request_.strategy;
     const bool can_price = cost::unpriced(request_.cluster, s.precision).empty();
     Json prices = Json::object();

@@ -6,8 +6,8 @@
 #include <piper/plan/question.h>
 #include <piper/report/run_files.h>
 #include <piper/strategy/runnable.h>
+#include <piper/train/process_agreement.h>
 #include <piper/train/run_parts.h>
-#include <piper/train/together.h>
 
 #include <algorithm>
 
@@ -63,13 +63,13 @@ void Run::replan(RankTrainer& trainer, comm::Transport& transport, int64_t numbe
   changes_ = changes;
 }
 
-// After the last step, by every process. Who was asked to stop meanwhile, in whatever process, stops
-// all: the step is saved, and --resume may go on with what was proposed.
+// After the last step, by every process. Whoever was asked to stop meanwhile, in whatever process,
+// stops all: the step is saved, and --resume may go on with what was proposed.
 void Run::agree_on_change() {
-  const std::string text = first_alone(world_, "change of strategy", [this] {
+  const std::string text = on_first_process(world_, "change of strategy", [this] {
     return changes_ ? strategy::to_json(replanned_.back().proposal.strategy).dump() : std::string();
   });
-  const std::vector<std::string> stops = together(world_, "stop", [this] {
+  const std::vector<std::string> stops = on_all_processes(world_, "stop", [this] {
     return std::string(request_.stop_requested && request_.stop_requested() ? "stop" : "");
   });
   if (text.empty() || std::ranges::find(stops, "stop") != stops.end()) return;

@@ -8,10 +8,10 @@
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/available_memory.h>
 #include <piper/train/checkpoint_state.h>
+#include <piper/train/process_agreement.h>
 #include <piper/train/replicas.h>
 #include <piper/train/run_parts.h>
 #include <piper/train/tensor_check.h>
-#include <piper/train/together.h>
 
 #include <algorithm>
 
@@ -101,7 +101,7 @@ bool Run::agree_to_save(const std::vector<NamedTensor>& tensors, comm::Transport
                         int64_t number) {
   const double timeout = request_.options.timeout_seconds;
   const std::string mine = first_not_finite(tensors);
-  const std::vector<int64_t> bad = share_number(
+  const std::vector<int64_t> bad = all_gather_number(
       transport, kBarrierKeys + static_cast<uint64_t>(number), mine.empty() ? 0 : 1, timeout);
   if (std::ranges::count(bad, 1) == 0) return true;
   const std::vector<std::string> names =

@@ -3,8 +3,8 @@
 #include <fmt/ranges.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/train/prediction.h>
+#include <piper/train/process_agreement.h>
 #include <piper/train/step_bench.h>
-#include <piper/train/together.h>
 
 #include <mutex>
 #include <sstream>

@@ -432,7 +432,7 @@ TEST_CASE("divided weights are gathered for every pass, and take no memory betwe
 
 TEST_CASE("the counters agree with the prediction whichever way the rows travel") {
   for (const strategy::AllToAll algorithm : strategy::kAllToAlls) {
-    // Two nodes of four devices with two cards: example::nodes().
+    // Two nodes of four devices with two NICs: example::nodes().
     const Traffic traffic =
         run({.mesh = {.pp = 1, .ep = 8, .dp = 8}, .all_to_all = algorithm}).traffic;
     CAPTURE(strategy::name(algorithm));

@@ -95,7 +95,7 @@ class Interpreter {
     return fallback;
   }
 
-  // Total of a node's cards ("800Gb/s node") instead of what the description says.
+  // Total of a node's NICs ("800Gb/s node") instead of what the description says.
   void set_node_network(double gigabits) {
     const auto devices = static_cast<double>(c_.cluster.devices_per_node());
     constexpr double kReached = 0.9;
@@ -291,7 +291,7 @@ class Interpreter {
     if (s.global_batch_sequences != global)
       c_.assumed.push_back(
           fmt::format("global_batch {} (stated {})", s.global_batch_sequences, global));
-    if (s.schedule == PipelineSchedule::kInterleaved && s.num_micro_batches % s.mesh.pp != 0) {
+    if (strategy::interleaves(s.schedule) && s.num_micro_batches % s.mesh.pp != 0) {
       s.schedule = PipelineSchedule::k1F1B;
       s.mesh.vpp = 1;
       s.layers_per_stage = strategy::even_split(c_.model.num_layers(), s.mesh.pp);

@@ -5,7 +5,7 @@
 //   piper_fabric PREFIX key=value ...
 //
 // Opens a TAP r0, r1, ... for every rank of a node in the namespaces PREFIX0, PREFIX1, ..., writes
-// "ready", and works until its standard input ends; a line "nic_bits=1e6" there gives all cards
+// "ready", and works until its standard input ends; a line "nic_bits=1e6" there gives all NICs
 // another rate. Then writes one JSON object: frames, how late they were delivered against their
 // time, and what every link carried.
 #include <fcntl.h>
@@ -219,8 +219,8 @@ class Fabric {
 
   // The station with this number is the rank in the address' last two bytes; scripts/lab gives them.
   void read_frames(int64_t from) {
-    constexpr int kTurn = 16;  // then the others' and what is due
-    for (int i = 0; i < kTurn; ++i) {
+    constexpr int kYield = 16;  // then the others' and what is due
+    for (int i = 0; i < kYield; ++i) {
       const ssize_t size = read(taps_[from], buffer_.data(), buffer_.size());
       if (size < kEthernetBytes) return;
       const int64_t to = buffer_[4] * 256 + buffer_[5];

@@ -23,7 +23,7 @@ Nanoseconds service_of(const Link& link, const Frame& frame) {
 
 }  // namespace
 
-// Two links a rank, two a card, two a rack: out and in, up and down.
+// Two links a rank, two a NIC, two a rack: out and in, up and down.
 Network::Network(const Layout& layout) : layout_(layout) {
   const auto half = [](const Speed& speed) { return speed.latency / 2; };
   for (int64_t rank = 0; rank < layout.size(); ++rank)

@@ -6,7 +6,7 @@
 // A link serves one frame at a time and never idles while a frame waits (each queue for itself: a
 // frame never reserves two links together, which would leave gaps that no hardware has and fake
 // gains of pipelining). Where frames leave their rank, its port out and NIC up, connections take turns
-// of a frame, as queue pairs do in a card: a sender that hands over whole messages at once does not
+// of a frame, as queue pairs do in a NIC: a sender that hands over whole messages at once does not
 // decide in what order receivers are served. All other links serve in the order in which heads
 // arrive. A frame's head reaches the next link `latency` after its service began; a faster link
 // begins later, so that it ends with the tail.
@@ -14,7 +14,7 @@
 // Where links serve first come, first served, short frames have a lane of their own, which goes first:
 // announcements of messages do not wait behind other connections' messages. No frame overtakes an
 // earlier one of the same connection, but for those that are marked: they always go first and cost
-// their bytes alone. These are acknowledgements, which a card makes by itself, and the control channel,
+// their bytes alone. These are acknowledgements, which a NIC makes by itself, and the control channel,
 // which has a network of its own elsewhere.
 #pragma once
 
@@ -52,7 +52,7 @@ struct Speed {
 };
 
 // Every rank has a port of its own towards its node; rank r of a node speaks to other nodes through
-// card r * nics / ranks.
+// NIC r * nics / ranks.
 struct Layout {
   int64_t num_nodes = 1, num_ranks = 1, num_nics = 1;
   int64_t nodes_per_rack = 0;  // 0: no racks
@@ -89,7 +89,7 @@ class Network {
   // Before then pop() has nothing to give, unless something enters.
   std::optional<Nanoseconds> next() const;
 
-  // Of all cards, for frames whose service begins from now on.
+  // Of all NICs, for frames whose service begins from now on.
   void set_nic_rate(double bytes_per_second);
 
   const std::vector<Link>& links() const { return links_; }

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kMicrosecond = 1000, kMillisecond = 1'000'000;
 
-// 4 nodes x 4 ranks: inner ports of 4 MB/s, cards of 1 MB/s; 1000 bytes take 1 ms of a card.
+// 4 nodes x 4 ranks: inner ports of 4 MB/s, NICs of 1 MB/s; 1000 bytes take 1 ms of a NIC.
 Layout layout(int64_t num_nics) {
   return {.num_nodes = 4,
           .num_ranks = 4,
@@ -44,7 +44,7 @@ TEST_CASE("a single stream gets the whole rate inside and outside") {
   }
 }
 
-TEST_CASE("cards take another rate in the middle of a stream, ports keep theirs") {
+TEST_CASE("NICs take another rate in the middle of a stream, ports keep theirs") {
   Network network(layout(1));
   network.enter(0, {0, 1000, 0, 4});
   CHECK(drain(network) == 200 * kMicrosecond + kMillisecond);
@@ -69,7 +69,7 @@ TEST_CASE("a uniform exchange within a node fills all ports") {
   CHECK(static_cast<double>(drain(network)) * 1e-9 == doctest::Approx(limit).epsilon(0.01));
 }
 
-TEST_CASE("a uniform exchange between nodes fills all cards") {
+TEST_CASE("a uniform exchange between nodes fills all NICs") {
   for (const int64_t num_nics : {1, 2, 4}) {
     Network network(layout(num_nics));
     int64_t frame = 0;
@@ -101,7 +101,7 @@ TEST_CASE("a busy receiver does not hold up the senders port") {
 TEST_CASE("a thin rack link is shared by its nodes without gaps") {
   Layout thin = layout(1);
   thin.nodes_per_rack = 2;
-  thin.rack.bytes_per_second = 1.5e6;  // of two cards' 2 MB/s, and faster than one
+  thin.rack.bytes_per_second = 1.5e6;  // of two NICs' 2 MB/s, and faster than one
   Network network(thin);
   for (int64_t f = 0; f < 400; ++f) network.enter(0, {f, 1000, f % 2 * 4, 8 + f % 2 * 4});
   const double limit = 400 * 1000 / 1.5e6;
@@ -203,7 +203,7 @@ TEST_CASE(
   CHECK(order(frames) == std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6});
 }
 
-TEST_CASE("ranks share the cards of their node and nothing is lost") {
+TEST_CASE("ranks share the NICs of their node and nothing is lost") {
   Network network(layout(2));
   int64_t count = 0;
   for (int64_t rank = 0; rank < 4; ++rank) network.enter(0, {rank, 1000, rank, 4 + rank});

@@ -10,15 +10,15 @@ namespace {
 // A collective on its way: seconds left when it is alone.
 struct Flight {
   double latency = 0, transfer = 0;
-  const LevelNeeds* needs = nullptr;
+  const LevelUtilization* needs = nullptr;
   double left() const { return latency + transfer; }
   bool moves() const { return latency <= 0 && transfer > 0; }
 };
 
-Flight flight_of(const Travel& travel, double part, const LevelNeeds& needs) {
+Flight flight_of(const CollectiveCost& travel, double part, const LevelUtilization& needs) {
   return {part * travel.moves.latency, part * travel.moves.transfer, &needs};
 }
-Flight exposed(const Travel& travel, double part, const LevelNeeds& needs) {
+Flight exposed(const CollectiveCost& travel, double part, const LevelUtilization& needs) {
   const double all = travel.moves.total();
   return flight_of(travel, all > 0 ? part * travel.exposed() / all : 0, needs);
 }
@@ -43,7 +43,8 @@ class Turns {
       step(std::numeric_limits<double>::infinity());
   }
   // With as much of `seconds` of computing beside it as it hides behind; returns the rest.
-  double collective(const Travel& travel, double part, const LevelNeeds& needs, double seconds) {
+  double collective(const CollectiveCost& travel, double part, const LevelUtilization& needs,
+                    double seconds) {
     if (part * travel.moves.total() <= 0) return seconds;
     post(kOther, flight_of(travel, part, needs));
     const double beside = std::min(part * travel.hidden, seconds);
@@ -107,26 +108,27 @@ double saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double effic
   if (p.mixture_forward.dispatch.moves.total() <= 0) return 0;
   constexpr int kLayers = 4;  // the last of which counts
   const BlockCompute &a = p.attention, &f = p.feed_forward;
-  const MixtureTravel &there = p.mixture_forward, &back = p.mixture_backward;
+  const MixtureCollectives &there = p.mixture_forward, &back = p.mixture_backward;
   const auto seconds = [&](double compute) { return std::max(0.0, compute / efficiency); };
   Turns turns;
   // What the block's ranks sum is on its way when its turn ends.
-  const auto attention = [&](Turns::Which which, const Travel& tensor, double arrives,
-                             const Travel& context, double compute) {
+  const auto attention = [&](Turns::Which which, const CollectiveCost& tensor, double arrives,
+                             const CollectiveCost& context, double compute) {
     double left = turns.collective(tensor, arrives, needs.tensor, seconds(compute));
     left = turns.collective(context, 1, needs.context, left);
     turns.compute(left);
     turns.post(which, exposed(tensor, 1 - arrives, needs.tensor));
   };
   // Rows, and as much of the own block as computes beside them.
-  const auto exchange = [&](Turns::Which which, const Travel& rows, double hidden) {
+  const auto exchange = [&](Turns::Which which, const CollectiveCost& rows, double hidden) {
     turns.post(which, flight_of(rows, 1, rows.needs));
     turns.compute(hidden);
   };
   struct Hidden {
     double first = 0, second = 0, rest = 0;  // beside either exchange; between them
   };
-  const auto hidden = [&](const Travel& first, const Travel& second, double compute) {
+  const auto hidden = [&](const CollectiveCost& first, const CollectiveCost& second,
+                          double compute) {
     Hidden h{std::min(first.hidden, compute / 2), std::min(second.hidden, compute / 2)};
     h.rest = compute - h.first - h.second;
     return h;
@@ -134,7 +136,7 @@ double saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double effic
   const Hidden forward = hidden(there.dispatch, there.combine, seconds(f.forward));
   const Hidden backward =
       hidden(back.combine, back.dispatch, seconds(f.backward - f.backward_weights));
-  const auto gather_tokens = [&](Turns::Which which, const MixtureTravel& m) {
+  const auto gather_tokens = [&](Turns::Which which, const MixtureCollectives& m) {
     turns.post(which, exposed(m.tokens, 1, needs.expert_tensor));
   };
   double begin = 0;

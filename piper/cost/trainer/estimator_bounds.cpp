@@ -36,7 +36,7 @@ double TrainerEstimator::bound(const Strategy& strategy, double imbalance) {
     compute += count * (p.forward.compute + p.backward.compute);
     double tensor = p.forward.tensor + p.backward.tensor;
     if (trainer_.schedules_mixtures) {
-      const auto left = [&](const MixtureTravel& m, double compute) {
+      const auto left = [&](const MixtureCollectives& m, double compute) {
         return std::max(0.0, m.expert_tensor.moves.total() - compute / efficiency_);
       };
       tensor = p.tensor_forward.exposed() + p.tensor_backward.exposed() +
@@ -62,7 +62,7 @@ double TrainerEstimator::bound_of_split(const Strategy& s, double imbalance) {
 double TrainerEstimator::bound_of_schedule(const Strategy& s, double imbalance) {
   double sum = 0;
   for (const StageSums& stage : stage_sums(s, prices(s, imbalance)))
-    sum += busy_of(s, stage).shown();
+    sum += busy_of(s, stage).exposed_seconds();
   return static_cast<double>(s.num_micro_batches) * sum / static_cast<double>(s.mesh.pp);
 }
 
@@ -72,7 +72,7 @@ std::vector<StageLoad> TrainerEstimator::stage_loads(const Strategy& s, double i
   for (size_t i = 0; i < sums.size(); ++i) {
     Busy b = busy_of(s, sums[i]);
     if (b.hideable > 0) b.hideable *= facts(s)[i].paired;
-    loads.push_back({stage_bytes(s, sums[i], static_cast<int64_t>(i)).total(), b.shown()});
+    loads.push_back({stage_bytes(s, sums[i], static_cast<int64_t>(i)).total(), b.exposed_seconds()});
   }
   return loads;
 }

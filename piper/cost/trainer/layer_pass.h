@@ -15,7 +15,7 @@ inline constexpr double kElement = 2;  // bytes of an activation: bf16 under eve
 class LayerPass {
  public:
   LayerPass(const Rates& rates, strategy::Precision precision)
-      : rates_(rates), converts_(precision >= strategy::Precision::kFp8) {}
+      : rates_(rates), converts_(converts_operands(precision)) {}
 
   // y = x w, `count` of them: one product forward, two backward. `converted`: x comes in the bits
   // of the product.

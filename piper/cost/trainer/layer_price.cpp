@@ -14,8 +14,8 @@ using strategy::Recompute;
 
 constexpr double kWholeLink = 1.001;  // more than this of a link is more than there is
 
-Moves twice(const Moves& moves) { return {2 * moves.latency, 2 * moves.transfer}; }
-Travel hidden_behind(const Moves& moves, double seconds) {
+CommTime twice(const CommTime& moves) { return {2 * moves.latency, 2 * moves.transfer}; }
+CollectiveCost hidden_behind(const CommTime& moves, double seconds) {
   return {.moves = moves, .hidden = seconds};
 }
 
@@ -209,7 +209,7 @@ class LayerPricer {
     if (s_.cp == 1) return;
     const auto cp = static_cast<double>(s_.cp);
     const double bytes = kElement * s_.tokens * h.keys_and_values * cp;
-    const Moves ring = rates_.all_gather(s_.cp, s_.tp, bytes);
+    const CommTime ring = rates_.all_gather(s_.cp, s_.tp, bytes);
     constexpr double kMostHidden = 0.9;
     p_.context_forward =
         hidden_behind(ring, std::min(attention_seconds, kMostHidden * ring.total()));
@@ -263,8 +263,7 @@ class LayerPricer {
     const bool divides = repeats && traits(s_.moe_schedule).divides_rows;
     MixtureRows r{.own = repeats ? s_.tokens : s_.tokens / tp_};
     r.tokens = r.own;
-    const bool gathers =
-        trainer_.schedules_mixtures && s_.moe_schedule == strategy::MoeSchedule::kParmBaseline;
+    const bool gathers = trainer_.schedules_mixtures && traits(s_.moe_schedule).gathers_tokens;
     if (gathers) r.gathered = r.tokens *= etp;
     r.rows = r.tokens * rows_of_token;
     r.sent = divides ? r.rows / tp_ : r.rows;
@@ -330,7 +329,7 @@ class LayerPricer {
     const double pair_elements = elements / s_.imbalance / static_cast<double>(size);
     const auto travel = [&](double element_bytes) {
       const double bytes = element_bytes * elements;
-      Moves moves = rates_.all_to_all(size, stride, bytes, copies);
+      CommTime moves = rates_.all_to_all(size, stride, bytes, copies);
       if (!plain) {  // what is longer than its bytes is waiting
         const double flat = rates_.all_to_all(size, stride, bytes, 1).total();
         const double seconds = rates_.exchange_seconds(
@@ -339,20 +338,20 @@ class LayerPricer {
         moves.transfer = std::min(moves.transfer, seconds);
         moves.latency = seconds - moves.transfer;
       }
-      Travel one = hidden_behind(moves, trainer_.hidden_exchange * moves.total());
+      CollectiveCost one = hidden_behind(moves, trainer_.hidden_exchange * moves.total());
       one.needs = rates_.all_to_all_needs(size, stride, bytes, copies, moves.transfer);
       return one;
     };
-    MixtureTravel m{.dispatch = travel(trainer_.dispatch_element_bytes),
-                    .combine = travel(kElement)};
+    MixtureCollectives m{.dispatch = travel(trainer_.dispatch_element_bytes),
+                         .combine = travel(kElement)};
     if (!plain)
       p_.exchange_bytes = rates_.exchange_scratch(size, stride, s_.exchange,
                                                   kElement * s_.imbalance * pair_elements,
                                                   {&layer_.feed_forward, kElement * hidden_});
     // A gather and a reduce-scatter of the rows, or an all-reduce.
-    const Moves among = s_.etp > 1 && !r.is_fused
-                            ? rates_.all_gather(s_.etp, 1, kElement * r.received * hidden_)
-                            : Moves{};
+    const CommTime among = s_.etp > 1 && !r.is_fused
+                               ? rates_.all_gather(s_.etp, 1, kElement * r.received * hidden_)
+                               : CommTime{};
     m.expert_tensor.moves = twice(among);
     if (r.gathered > 0)
       m.tokens.moves = rates_.all_gather(s_.etp, 1, kElement * r.gathered * hidden_);
@@ -371,7 +370,7 @@ class LayerPricer {
                p_.mixture_backward);
       std::swap(p_.mixture_backward.dispatch, p_.mixture_backward.combine);
     }
-    const auto expose = [](const MixtureTravel& pass, PassPrice& to) {
+    const auto expose = [](const MixtureCollectives& pass, PassPrice& to) {
       to.exchange += pass.exposed();
       to.tensor += pass.tokens.exposed() + pass.expert_tensor.exposed() + pass.output.exposed();
     };
@@ -381,26 +380,26 @@ class LayerPricer {
 
   // What of a pass's travels hides, `m.dispatch` being the first of its exchanges. What does behind
   // compute runs beside parts of it; of what hides behind other travels those are shorter by it.
-  void in_order(const MixtureRows& r, const Moves& among, double experts, double shared,
-                double block, MixtureTravel& m) const {
+  void in_order(const MixtureRows& r, const CommTime& among, double experts, double shared,
+                double block, MixtureCollectives& m) const {
     const int64_t n = s_.moe_chunks;
     MixtureParts parts{.num_chunks = n,
                        .there = m.dispatch.moves,
-                       .in = r.is_gathered ? among : Moves{},
+                       .in = r.is_gathered ? among : CommTime{},
                        .sum = r.is_gathered ? among : twice(among),
                        .back = m.combine.moves,
                        .out = m.output.moves,
                        .experts = experts / s_.compute_efficiency,
                        .beside = shared / s_.compute_efficiency};
-    const auto share = [&](const Travel& exchange, int64_t ranks) {
-      const LevelNeeds ring = rates_.ring_needs(ranks, 1);
+    const auto share = [&](const CollectiveCost& exchange, int64_t ranks) {
+      const LevelUtilization ring = rates_.ring_needs(ranks, 1);
       for (size_t l = 0; l < ring.part.size(); ++l)
         if (exchange.needs.part[l] + ring.part[l] > kWholeLink) return true;
       return false;
     };
     parts.is_one_link = (among.total() > 0 && share(m.dispatch, s_.etp)) ||
                         (parts.out.total() > 0 && share(m.combine, s_.tp));
-    for (Travel* of : {&m.dispatch, &m.combine, &m.expert_tensor, &m.output})
+    for (CollectiveCost* of : {&m.dispatch, &m.combine, &m.expert_tensor, &m.output})
       of->moves = of_chunks(of->moves, n);
     const double all = m.dispatch.moves.total() + m.combine.moves.total() +
                        m.expert_tensor.moves.total() + m.output.moves.total();
@@ -408,11 +407,11 @@ class LayerPricer {
     if (all <= 0 || hidden <= 0) return;
     // Half of the block's compute at most runs beside each exchange.
     const double most = block / s_.compute_efficiency / 2;
-    for (Travel* exchange : {&m.dispatch, &m.combine}) {
+    for (CollectiveCost* exchange : {&m.dispatch, &m.combine}) {
       exchange->hidden = std::min({hidden, exchange->moves.total(), most});
       hidden -= exchange->hidden;
     }
-    for (Travel* of : {&m.output, &m.expert_tensor, &m.combine, &m.dispatch}) {
+    for (CollectiveCost* of : {&m.output, &m.expert_tensor, &m.combine, &m.dispatch}) {
       const double less = std::min(hidden, of->moves.total() - of->hidden);
       hidden -= less;
       const double of_transfer = std::min(less, of->moves.transfer);
@@ -439,9 +438,9 @@ class LayerPricer {
     const bool shared = layer_.feed_forward.shared_ffn > 0 && !trainer_.schedules_mixtures;
     const double blocks = moe ? (shared ? 1.5 : 1) : 2;
     const double backward = s_.sequence_parallel && trainer_.gathers_twice ? 3 : 2;
-    const Moves one = rates_.all_gather(s_.tp, 1, bytes);  // an all-reduce is two of them
+    const CommTime one = rates_.all_gather(s_.tp, 1, bytes);  // an all-reduce is two of them
     const auto travel = [&](double times) {
-      const Moves moves{times * one.latency, times * one.transfer};
+      const CommTime moves{times * one.latency, times * one.transfer};
       return hidden_behind(moves, trainer_.hidden_tensor * moves.total());
     };
     p_.tensor_forward = travel(2 * blocks);

@@ -56,10 +56,10 @@ struct PassPrice {
 
 // One collective of a layer as it runs, and how much of it the trainer hides behind compute: the
 // rest is exposed.
-struct Travel {
-  Moves moves;
+struct CollectiveCost {
+  CommTime moves;
   double hidden = 0;
-  LevelNeeds needs = {};  // of exchanges; other collectives' follow from their group alone
+  LevelUtilization needs = {};  // of exchanges; other collectives' follow from their group alone
   double exposed() const { return moves.total() - hidden; }
 };
 
@@ -67,8 +67,8 @@ struct Travel {
 // of it (Parm's baseline), rows to the experts and back, what those ranks gather and sum, and what
 // tensor-parallel ranks that have divided tokens or rows among them for this layer alone gather
 // behind it.
-struct MixtureTravel {
-  Travel tokens, dispatch, combine, expert_tensor, output;
+struct MixtureCollectives {
+  CollectiveCost tokens, dispatch, combine, expert_tensor, output;
   double exposed() const { return dispatch.exposed() + combine.exposed(); }
 };
 
@@ -85,8 +85,8 @@ struct LayerPrice {
   BlockCompute attention, feed_forward;  // add up to the compute above
   // What the exposed communication above is made of. `tensor`, `expert_tensor`: all gathers and
   // scatters of a pass. In the backward a combine's gradients go the way of the dispatch.
-  Travel tensor_forward, tensor_backward, context_forward, context_backward;
-  MixtureTravel mixture_forward, mixture_backward;
+  CollectiveCost tensor_forward, tensor_backward, context_forward, context_backward;
+  MixtureCollectives mixture_forward, mixture_backward;
   // Of tensor_forward (backward): what arrives before the block computes; the rest leaves behind
   // it.
   double arrives_forward = 0, arrives_backward = 0;

@@ -5,13 +5,13 @@
 
 namespace piper::cost {
 
-Moves of_chunks(const Moves& whole, int64_t num_chunks) {
+CommTime of_chunks(const CommTime& whole, int64_t num_chunks) {
   return {static_cast<double>(num_chunks) * whole.latency, whole.transfer};
 }
 
 double seconds_together(const MixtureParts& parts) {
   const auto n = static_cast<double>(parts.num_chunks);
-  const auto one = [&](const Moves& whole) { return whole.latency + whole.transfer / n; };
+  const auto one = [&](const CommTime& whole) { return whole.latency + whole.transfer / n; };
   const double there = one(parts.there), in = one(parts.in), experts = parts.experts / n,
                sum = one(parts.sum), back = one(parts.back), out = one(parts.out);
   double exchange = 0, gathered = 0, core = parts.beside, summed = 0, done = 0;

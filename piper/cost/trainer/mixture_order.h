@@ -19,7 +19,7 @@ namespace piper::cost {
 // the chunks, its `latency` is that of each. `experts` counts what smaller products cost.
 struct MixtureParts {
   int64_t num_chunks = 1;
-  Moves there, in, sum, back, out;
+  CommTime there, in, sum, back, out;
   double experts = 0;
   double beside = 0;  // of compute that needs nothing of these: shared experts
   // Whether exchanges and the other collectives need the whole of the same link.
@@ -27,7 +27,7 @@ struct MixtureParts {
 };
 
 // Of all chunks, one after the other.
-Moves of_chunks(const Moves& whole, int64_t num_chunks);
+CommTime of_chunks(const CommTime& whole, int64_t num_chunks);
 
 // From the first dispatch until the last rows are there.
 double seconds_together(const MixtureParts& parts);

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/units.h>
+#include <piper/cost/shard.h>
 #include <piper/cost/trainer/layer_pass.h>
 #include <piper/cost/trainer/moe_schedules.h>
 #include <piper/cost/trainer/rates.h>
@@ -19,15 +20,15 @@ double real(int64_t value) { return static_cast<double>(value); }
 
 // A collective of one rank's group, alone. `memory`: how long its bytes keep the memory busy.
 struct Collective {
-  Moves moves;
-  LevelNeeds needs;
+  CommTime moves;
+  LevelUtilization needs;
   double across = 0, inside = 0;  // bytes that the rank sends
   double memory = 0;
   double seconds() const { return moves.total(); }
 };
 
 // One of n chunks: start-ups stay, bytes are divided.
-Moves chunk_of(const Moves& whole, double n) { return {whole.latency, whole.transfer / n}; }
+CommTime chunk_of(const CommTime& whole, double n) { return {whole.latency, whole.transfer / n}; }
 
 // How long two take that start together, by the level on which both need most.
 double together(const Collective& a, const Collective& b, double n) {
@@ -43,8 +44,7 @@ class MoePricer {
   MoePricer(const model::FeedForward& layer, const MoeSetting& setting,
             const cluster::Cluster& cluster)
       : layer_(layer), s_(setting), cluster_(cluster), rates_(cluster, setting.precision) {
-    const strategy::Precision p = s_.precision;
-    element_bytes_ = p == strategy::Precision::kFp32 ? 4 : p == strategy::Precision::kFp64 ? 8 : 2;
+    element_bytes_ = static_cast<double>(element_bytes(s_.precision));
     rows_ = s_.tokens * real(layer.top_k) * s_.rows_per_copy;
     bytes_ = rows_ * s_.hidden * element_bytes_;
     token_bytes_ = s_.tokens * s_.hidden * element_bytes_;
@@ -85,7 +85,7 @@ class MoePricer {
   }
   // A ring: of the members of a node one sends to the next node. `times`: 2 for an all-reduce.
   Collective gather(int64_t size, int64_t stride, double bytes, double times = 1) const {
-    const Moves once = rates_.all_gather(size, stride, bytes);
+    const CommTime once = rates_.all_gather(size, stride, bytes);
     Collective c{.moves = {times * once.latency, times * once.transfer}};
     if (size <= 1) return c;
     c.needs = rates_.ring_needs(size, stride);
@@ -296,8 +296,8 @@ std::string why_cheaper(const MoeSchedulePrice& best, const MoeSchedulePrice& ot
   term("gathers", &MoePass::gather);
   term("copies", &MoePass::copy);
   term("experts", &MoePass::experts);
-  const double hides = best.forward.hidden() + best.backward.hidden() - other.forward.hidden() -
-                       other.backward.hidden();
+  const double hides = best.forward.overlapped() + best.backward.overlapped() - other.forward.overlapped() -
+                       other.backward.overlapped();
   if (std::abs(hides) >= 0.01 * other.total())
     (hides > 0 ? less : more)
         .push_back(fmt::format("{} that overlap", format_seconds(std::abs(hides))));

@@ -52,7 +52,7 @@ struct MoeSetting {
 struct MoePass {
   double exchange = 0, gather = 0, copy = 0, experts = 0;
   double total = 0;
-  double hidden() const { return exchange + gather + copy + experts - total; }
+  double overlapped() const { return exchange + gather + copy + experts - total; }
 };
 
 struct MoeSchedulePrice {

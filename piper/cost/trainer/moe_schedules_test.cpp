@@ -114,7 +114,7 @@ TEST_CASE("what overlaps takes no less than its longest part and no more than th
           for (const MoePass& pass : {p.forward, p.backward}) {
             CAPTURE(name);
             CHECK(pass.total >= std::max({pass.exchange, pass.gather, pass.experts}) * (1 - 1e-12));
-            CHECK(pass.hidden() >= -1e-12 * pass.total);
+            CHECK(pass.overlapped() >= -1e-12 * pass.total);
           }
       }
 }
@@ -171,7 +171,7 @@ TEST_CASE("orders without chunks are the layers that the planner prices") {
                                              .etp = etp,
                                              .grouped_efficiency = trainer.grouped_efficiency})
                                          .at(strategy::name(schedule));
-      for (const MixtureTravel* m : {&layer.mixture_forward, &layer.mixture_backward}) {
+      for (const MixtureCollectives* m : {&layer.mixture_forward, &layer.mixture_backward}) {
         CHECK(alone.forward.exchange == near(m->dispatch.moves.total() + m->combine.moves.total()));
         CHECK(alone.forward.exchange + alone.forward.gather ==
               near(m->exposed() + m->tokens.moves.total() + m->expert_tensor.moves.total() +

@@ -25,7 +25,7 @@ const std::vector<TrainerEstimator::StageSums>& TrainerEstimator::chunk_sums(con
 void TrainerEstimator::fill_chunks(const Strategy& s, const Prices& prices,
                                    const std::vector<StageOverlap>& states, double message) {
   const std::vector<StageSums>& of_chunks = chunk_sums(s, prices);
-  const bool pairs = s.schedule == PipelineSchedule::kDualPipeV;
+  const bool pairs = strategy::pairs(s.schedule);
   const bool splits = strategy::splits_backward(s.schedule) && !pairs;
   chunks_.resize(of_chunks.size());
   for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
@@ -64,7 +64,7 @@ bool TrainerEstimator::copies_activations(const Strategy& s) {
 double TrainerEstimator::least_finish(const Strategy& s, bool copies) {
   const auto m = static_cast<double>(s.num_micro_batches);
   const bool split = strategy::splits_backward(s.schedule);
-  const bool pairs = s.schedule == PipelineSchedule::kDualPipeV;
+  const bool pairs = strategy::pairs(s.schedule);
   double least = 0, there = 0, back = 0;
   for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
     double copied = 0, work = 0, forward = there, backward = back;
@@ -114,7 +114,7 @@ double TrainerEstimator::pace(const Strategy& s, int64_t played, bool copies) {
       backward = std::max(backward, std::max(c.backward, copy / 2));
       ++number;
     });
-    if (s.schedule != PipelineSchedule::kDualPipeV) saves = 0;
+    if (!strategy::pairs(s.schedule)) saves = 0;
     slowest = std::max({slowest, work - 2 * saves, copy});
   }
   return copies && s.schedule == PipelineSchedule::kGPipe ? forward + backward : slowest;
@@ -157,8 +157,8 @@ bool TrainerEstimator::chunks_differ(const Strategy& s) {
 }
 
 void TrainerEstimator::add_pipeline(const Strategy& s, const Prices& prices,
-                                    const Pipeline& pipeline, double worth_below, double most_bytes,
-                                    Estimate& e) {
+                                    const Pipeline& pipeline, double give_up_above_seconds,
+                                    double most_bytes, Estimate& e) {
   const std::vector<StageOverlap>& states = pipeline.states;
   const bool copies = copies_activations(s), is_v = strategy::is_v(s.schedule);
   const bool is_played =
@@ -172,21 +172,21 @@ void TrainerEstimator::add_pipeline(const Strategy& s, const Prices& prices,
       earlier_[i] = static_cast<double>(i) * pipeline.last_backward;
   e.time.reductions = pipeline.with_states + shown_states(s, states, earlier_);
   e.at_least = e.time.total();
-  e.is_coarse = is_played && (e.at_least > worth_below || e.peak_bytes > most_bytes);
+  e.is_coarse = is_played && (e.at_least > give_up_above_seconds || e.peak_bytes > most_bytes);
   if (is_played && !e.is_coarse) {
     fill_chunks(s, prices, states, pipeline.message);
     if (copies || !is_v) e.at_least += std::max(0.0, least_finish(s, copies) - pipeline.in_turn);
-    e.is_coarse = e.at_least > worth_below;
+    e.is_coarse = e.at_least > give_up_above_seconds;
   }
   e.time.bubble = pipeline.bubble;
-  e.in_pipeline = pipeline.in_turn + pipeline.bubble;
+  e.pipeline_seconds = pipeline.in_turn + pipeline.bubble;
   if (e.is_coarse) e.time.bubble += std::max(0.0, e.at_least - e.time.total());
   if (is_played && !e.is_coarse) {
-    e.in_pipeline = pipeline_finish(s, copies);
-    const double idle = e.in_pipeline - pipeline.in_turn;
+    e.pipeline_seconds = pipeline_finish(s, copies);
+    const double idle = e.pipeline_seconds - pipeline.in_turn;
     e.time.bubble = idle;
     if (copies) {
-      for (size_t i = 0; i < states.size(); ++i) earlier_[i] = e.in_pipeline - finishes_[i];
+      for (size_t i = 0; i < states.size(); ++i) earlier_[i] = e.pipeline_seconds - finishes_[i];
       e.time.reductions = pipeline.with_states + shown_states(s, states, earlier_);
       e.time.bubble = std::min(idle, pipeline.bubble);
       e.time.offload += idle - e.time.bubble;
@@ -201,7 +201,7 @@ double TrainerEstimator::played_seconds(const Strategy& s, double imbalance) {
   const Prices& prices = this->prices(s, imbalance);
   fill_chunks(s, prices, overlaps(s, prices, stage_sums(s, prices)), message(s, prices).total());
   const double finish = pipeline_finish(s, copies_activations(s));
-  return e.seconds - e.in_pipeline + finish;
+  return e.seconds - e.pipeline_seconds + finish;
 }
 
 }  // namespace piper::cost

@@ -14,9 +14,9 @@ namespace piper::cost {
 using graph::Phase;
 using graph::Task;
 using graph::TaskKind;
+using schedule::ComputePart;
 using schedule::Segment;
 using schedule::SegmentKind;
-using schedule::Share;
 using strategy::Axis;
 
 schedule::ExecutionStyle style_of(const TrainerProfile& trainer) {
@@ -28,7 +28,7 @@ schedule::ExecutionStyle style_of(const TrainerProfile& trainer) {
   style.in_order = true;
   style.exchanges_counts = false;
   style.mixture_is_one_segment = true;
-  style.deals_held_tokens = !trainer.schedules_mixtures;
+  style.splits_replicated_tokens = !trainer.schedules_mixtures;
   style.gathers_inputs_again = trainer.gathers_twice;
   style.follows_context_exchange = false;
   style.reruns_whole_layers = true;
@@ -37,9 +37,9 @@ schedule::ExecutionStyle style_of(const TrainerProfile& trainer) {
   style.keeps_by_layer = true;
   style.divides_ends_by_tokens = false;
   style.states_in_slots = false;
-  style.states_have_a_stream = true;
-  style.states_beside = trainer.hidden_gradients > 0;
-  style.states_later = trainer.hidden_gradients < 1;
+  style.param_sync_has_stream = true;
+  style.overlaps_param_sync = trainer.hidden_gradients > 0;
+  style.exposes_param_sync = trainer.hidden_gradients < 1;
   style.keeps_weights_in_pipelines = trainer.keeps_weights_in_pipelines;
   style.copies_in_turn = false;
   style.updates_on_device = false;
@@ -48,11 +48,11 @@ schedule::ExecutionStyle style_of(const TrainerProfile& trainer) {
 
 namespace {
 
-Moves part_of(const Moves& moves, double part) {
+CommTime part_of(const CommTime& moves, double part) {
   return {part * moves.latency, part * moves.transfer};
 }
 
-// Whether a collective gathers the output of a mixture layer (MixtureTravel::output).
+// Whether a collective gathers the output of a mixture layer (MixtureCollectives::output).
 bool gathers_output(TaskKind kind, const strategy::Strategy& s) {
   return kind == TaskKind::kAllGather && !s.sequence_parallel;
 }
@@ -117,9 +117,9 @@ class StepPricer {
   }
 
   struct TaskPrice {
-    Moves moves;  // of compute: all of it latency
+    CommTime moves;  // of compute: all of it latency
     int64_t transient_bytes = 0;
-    LevelNeeds needs = {};  // of collectives, while bytes move
+    LevelUtilization needs = {};  // of collectives, while bytes move
   };
 
   const StagePart& stage(Rank rank) const {
@@ -164,7 +164,7 @@ class StepPricer {
     const Axis axis = schedule::axis_of(task.kind, segment.kind);
     if (task.kind == TaskKind::kAllToAll)
       price.needs = exchange(segment, task.phase).needs;
-    else if (axis != Axis::kWorld && axis != Axis::kEnds && axis != Axis::kRank)
+    else if (axis != Axis::kWorld && axis != Axis::kEmbeddingTable && axis != Axis::kRank)
       price.needs = estimator_.rates().ring_needs(layout_.size(axis), layout_.distance(axis));
     return price;
   }
@@ -193,7 +193,7 @@ class StepPricer {
                          parts_.ends->head_backward);
     if (segment.kind == SegmentKind::kOptimizer) return stage(task.rank).update_seconds;
     if (segment.kind == SegmentKind::kWait)
-      return segment.share == Share::kWhole ? parts_.message_wait : 0;
+      return segment.share == ComputePart::kWhole ? parts_.message_wait : 0;
     if (segment.layer < 0) return 0;  // the norm's share is in the update
     if (task.phase == Phase::kRecompute && !is_full(segment.layer)) return again_seconds(segment);
     return share_of(segment, task.phase, block_seconds(segment, task.phase));
@@ -253,17 +253,17 @@ class StepPricer {
 
   // What computes beside a collective is as long as what it hides, the rest is what is left.
   double share_of(const Segment& segment, Phase phase, double seconds) const {
-    if (segment.share == Share::kWhole) return seconds;
+    if (segment.share == ComputePart::kWhole) return seconds;
     const LayerPrice& p = layer_price(segment.layer);
     const bool forward = phase == Phase::kForward || phase == Phase::kRecompute;
     double before = 0, behind = 0, beside = 0;
     if (segment.kind == SegmentKind::kExperts) {
-      const MixtureTravel& m = mixture(p, phase);
+      const MixtureCollectives& m = mixture(p, phase);
       before = (forward ? m.dispatch : m.combine).hidden;
       behind = (forward ? m.combine : m.dispatch).hidden;
     } else {
       const schedule::LayerProgram& of = program(segment.layer);
-      const Travel& travel = forward ? p.tensor_forward : p.tensor_backward;
+      const CollectiveCost& travel = forward ? p.tensor_forward : p.tensor_backward;
       const double units = tensor_units(forward ? of.forward : of.backward, s_);
       const double arriving =
           s_.sequence_parallel ? !forward && parts_.trainer->gathers_twice ? 2 : 1 : 0;
@@ -278,26 +278,26 @@ class StepPricer {
     behind = std::min(behind, seconds / 2);
     beside = std::min(beside, seconds - before - behind);
     switch (segment.share) {
-      case Share::kBefore:
+      case ComputePart::kBefore:
         return before;
-      case Share::kBehind:
+      case ComputePart::kBehind:
         return behind;
-      case Share::kBeside:
+      case ComputePart::kBeside:
         return beside;
-      case Share::kWhole:
-      case Share::kRest:
+      case ComputePart::kWhole:
+      case ComputePart::kRest:
         break;
     }
     return seconds - before - behind - beside;
   }
 
   // --- communication ---
-  static const MixtureTravel& mixture(const LayerPrice& price, Phase phase) {
+  static const MixtureCollectives& mixture(const LayerPrice& price, Phase phase) {
     return phase == Phase::kForward || phase == Phase::kRecompute ? price.mixture_forward
                                                                   : price.mixture_backward;
   }
-  const Travel& exchange(const Segment& segment, Phase phase) const {
-    const MixtureTravel& m = mixture(layer_price(segment.layer), phase);
+  const CollectiveCost& exchange(const Segment& segment, Phase phase) const {
+    const MixtureCollectives& m = mixture(layer_price(segment.layer), phase);
     return segment.kind == SegmentKind::kGate ? m.dispatch : m.combine;
   }
 
@@ -314,7 +314,7 @@ class StepPricer {
     return task.kind == TaskKind::kAllReduce ? 1 : 0.5;
   }
 
-  Moves moves(const Task& task, const Segment& segment) const {
+  CommTime moves(const Task& task, const Segment& segment) const {
     if (task.kind == TaskKind::kAllToAll) return exchange(segment, task.phase).moves;
     if (segment.kind == SegmentKind::kHostCopy)
       return {.latency = 0,
@@ -323,14 +323,14 @@ class StepPricer {
     const Axis axis = schedule::axis_of(task.kind, segment.kind);
     if (axis == Axis::kData || axis == Axis::kExpertData) return state_moves(task, segment);
     // Sums over the world and the two ends are taken to cost nothing.
-    if (axis == Axis::kWorld || axis == Axis::kEnds) return {};
+    if (axis == Axis::kWorld || axis == Axis::kEmbeddingTable) return {};
     const LayerPrice& p = layer_price(segment.layer);
     const bool forward = task.phase == Phase::kForward || task.phase == Phase::kRecompute;
     if (segment.kind == SegmentKind::kExpertTokens) return mixture(p, task.phase).tokens.moves;
     if (axis == Axis::kExpertTensor)
       return part_of(mixture(p, task.phase).expert_tensor.moves, of_expert_tensor(task));
     if (axis == Axis::kContext) return (forward ? p.context_forward : p.context_backward).moves;
-    const Moves& all = (forward ? p.tensor_forward : p.tensor_backward).moves;
+    const CommTime& all = (forward ? p.tensor_forward : p.tensor_backward).moves;
     if (gathers_output(task.kind, s_)) return mixture(p, task.phase).output.moves;
     const schedule::LayerProgram& of = program(segment.layer);
     const double units = tensor_units(forward ? of.forward : of.backward, s_);
@@ -338,7 +338,7 @@ class StepPricer {
     return part_of(all, here / units);
   }
 
-  Moves state_moves(const Task& task, const Segment& segment) const {
+  CommTime state_moves(const Task& task, const Segment& segment) const {
     const StagePart& of = stage(task.rank);
     const bool is_dense =
         segment.kind == SegmentKind::kDenseGradients || segment.kind == SegmentKind::kDenseWeights;
@@ -347,10 +347,10 @@ class StepPricer {
     const Reduction& reduction = is_dense ? of.traffic.dense : of.traffic.experts;
     const double all = is_dense ? of.dense_parameters : of.expert_parameters;
     const double hidden = parts_.hidden_gradients;
-    double part = segment.share == Share::kWhole    ? 1
-                  : segment.share == Share::kBeside ? hidden
-                                                    : 1 - hidden;
-    const bool is_of_stage = task.phase == Phase::kUpdate && segment.share == Share::kRest;
+    double part = segment.share == ComputePart::kWhole    ? 1
+                  : segment.share == ComputePart::kBeside ? hidden
+                                                          : 1 - hidden;
+    const bool is_of_stage = task.phase == Phase::kUpdate && segment.share == ComputePart::kRest;
     if (!is_of_stage) part *= all > 0 ? parameters(segment.layer, is_dense) / all : 0;
     return part_of(gathers ? reduction.gather : reduction.reduce, part);
   }
@@ -413,7 +413,7 @@ class StepPricer {
   const int32_t first_host_port_;
   std::vector<size_t> chunk_of_layer_;
   std::unordered_map<uint64_t, TaskPrice> known_;
-  std::map<std::pair<int64_t, decltype(LevelNeeds::part)>, int32_t> patterns_;
+  std::map<std::pair<int64_t, decltype(LevelUtilization::part)>, int32_t> patterns_;
   mutable std::map<schedule::LayerKind, schedule::LayerProgram> programs_;
 };
 

@@ -3,6 +3,7 @@
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/host_link.h>
 #include <piper/cost/segment_time.h>
+#include <piper/cost/shard.h>
 #include <piper/cost/trainer/rates.h>
 
 #include <algorithm>
@@ -13,8 +14,8 @@ namespace {
 
 using strategy::Precision;
 
-constexpr double kAssumedEfficiency = 0.75;    // of the peak, where nothing was measured
-constexpr double kAttentionEfficiency = 0.55;  // likewise, of the peak, flash kernels
+// Where nothing was measured.
+constexpr double kAttentionEfficiency = 0.55;  // of the peak, flash kernels
 constexpr double kAttentionBackward = 0.75;    // of the forward's rate
 constexpr double kStreamEfficiency = 0.8;      // of the memory's bandwidth, element-wise kernels
 
@@ -28,8 +29,8 @@ const cluster::Compute* find(const cluster::Cluster& cluster, const char* key) {
   return found == cluster.compute.end() ? nullptr : &found->second;
 }
 
-LevelNeeds needs_of(const std::array<double, kMaxLevels>& busy) {
-  LevelNeeds needs;
+LevelUtilization needs_of(const std::array<double, kMaxLevels>& busy) {
+  LevelUtilization needs;
   const double longest = std::ranges::max(busy);
   for (size_t l = 0; l < busy.size() && longest > 0; ++l) needs.part[l] = busy[l] / longest;
   return needs;
@@ -39,13 +40,14 @@ LevelNeeds needs_of(const std::array<double, kMaxLevels>& busy) {
 
 Rates::Rates(const cluster::Cluster& cluster, Precision precision) : cluster_(cluster) {
   compute_ = &compute_of(cluster, precision);
-  const bool narrow = precision >= Precision::kFp8;
+  const bool narrow = converts_operands(precision);
   attention_ = narrow && find(cluster, "bf16") != nullptr ? find(cluster, "bf16") : compute_;
   peak_ = compute_->peak_flops_per_second;
-  rate_ = peak_ * (compute_->gemm_efficiency > 0 ? compute_->gemm_efficiency : kAssumedEfficiency);
+  rate_ =
+      peak_ * (compute_->gemm_efficiency > 0 ? compute_->gemm_efficiency : kAssumedGemmEfficiency);
   launch_ = cluster.fixed_task_seconds;
   bytes_per_second_ = kStreamEfficiency * cluster.memory_bytes_per_second;
-  element_bytes_ = precision == Precision::kFp32 ? 4 : precision == Precision::kFp64 ? 8 : 2;
+  element_bytes_ = static_cast<double>(element_bytes(precision));
   const double link = cluster.levels.front().link.bytes_per_second;
   ring_bytes_per_second_ = number(cluster, "ring_bytes_per_second", link);
   host_bytes_per_second_ = cost::host_bytes_per_second(cluster);
@@ -95,7 +97,7 @@ Rates::BusySeconds Rates::ring_busy(int64_t size, int64_t stride, double bytes) 
   busy[0] = wire / ring_bytes_per_second_;
   const size_t level = level_of(size, stride);
   for (size_t l = 1; l <= level; ++l) {
-    // Members that one unit below this level holds speak through its cards together.
+    // Members that one unit below this level holds speak through its NICs together.
     const int64_t unit = cluster_.devices_of_level(l - 1);
     const auto members = static_cast<double>(std::clamp<int64_t>(unit / stride, 1, size));
     busy[l] = wire / (device_bandwidth(cluster_, l) * members);
@@ -103,7 +105,7 @@ Rates::BusySeconds Rates::ring_busy(int64_t size, int64_t stride, double bytes) 
   return busy;
 }
 
-Moves Rates::all_gather(int64_t size, int64_t stride, double bytes) const {
+CommTime Rates::all_gather(int64_t size, int64_t stride, double bytes) const {
   if (size <= 1 || bytes <= 0) return {};
   const size_t level = level_of(size, stride);
   return {.latency = cluster_.levels[level].link.latency_seconds +
@@ -132,7 +134,7 @@ Rates::BusySeconds Rates::all_to_all_busy(int64_t size, int64_t stride, double b
   return busy;
 }
 
-Moves Rates::all_to_all(int64_t size, int64_t stride, double bytes, double copies) const {
+CommTime Rates::all_to_all(int64_t size, int64_t stride, double bytes, double copies) const {
   if (size <= 1 || bytes <= 0) return {};
   return {.latency = cluster_.levels[level_of(size, stride)].link.latency_seconds,
           .transfer = std::ranges::max(all_to_all_busy(size, stride, bytes, copies))};
@@ -154,20 +156,20 @@ double Rates::exchange_scratch(int64_t size, int64_t stride, const ExchangeForm&
   return scratch_bytes(site, form, pair_bytes, routed.on(site));
 }
 
-Moves Rates::message(int64_t distance, double bytes) const {
+CommTime Rates::message(int64_t distance, double bytes) const {
   if (distance == 0 || bytes <= 0) return {};
   const size_t level = level_of(2, distance);
   return {.latency = cluster_.levels[level].link.latency_seconds,
           .transfer = bytes / device_bandwidth(cluster_, level)};
 }
 
-LevelNeeds Rates::ring_needs(int64_t size, int64_t stride) const {
+LevelUtilization Rates::ring_needs(int64_t size, int64_t stride) const {
   return needs_of(ring_busy(size, stride, 1));
 }
 
-LevelNeeds Rates::all_to_all_needs(int64_t size, int64_t stride, double bytes, double copies,
-                                   double transfer) const {
-  LevelNeeds needs;
+LevelUtilization Rates::all_to_all_needs(int64_t size, int64_t stride, double bytes, double copies,
+                                         double transfer) const {
+  LevelUtilization needs;
   if (size <= 1 || transfer <= 0) return needs;
   const BusySeconds busy = all_to_all_busy(size, stride, bytes, copies);
   for (size_t l = 0; l < busy.size(); ++l) needs.part[l] = std::min(1.0, busy[l] / transfer);
@@ -175,7 +177,7 @@ LevelNeeds Rates::all_to_all_needs(int64_t size, int64_t stride, double bytes, d
 }
 
 // It crosses the levels below its own too, above the innermost.
-LevelNeeds Rates::message_needs(int64_t distance) const {
+LevelUtilization Rates::message_needs(int64_t distance) const {
   const size_t level = level_of(2, distance);
   BusySeconds busy{};
   const double own = 1 / device_bandwidth(cluster_, level);

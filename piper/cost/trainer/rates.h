@@ -27,7 +27,7 @@ class Rates {
   // Throws InvalidInput when the cluster has no figures for the precision. The cluster outlives it.
   Rates(const cluster::Cluster& cluster, strategy::Precision precision);
 
-  // m x k times k x n, `repetitions` of them in one launch (a grouped product counts as such).
+  // m x k times k x n, in one launch.
   double product_seconds(double m, double n, double k) const;
   // `flops` of causal attention (both products) at this length and head size.
   double attention_seconds(double flops, double sequence, double head_dim, bool backward) const;
@@ -37,7 +37,7 @@ class Rates {
   double peak_flops_per_second() const { return peak_; }
 
   // `size` members, `stride` devices apart, the first on device 0. `bytes`: the whole buffer.
-  Moves all_gather(int64_t size, int64_t stride, double bytes) const;
+  CommTime all_gather(int64_t size, int64_t stride, double bytes) const;
   double all_gather_seconds(int64_t size, int64_t stride, double bytes) const {
     return all_gather(size, stride, bytes).total();
   }
@@ -49,7 +49,7 @@ class Rates {
   }
   // Every member holds `bytes` for all members together, in even parts. With `copies` > 1 each row
   // goes to so many members, and crosses to a node once (deduplication).
-  Moves all_to_all(int64_t size, int64_t stride, double bytes, double copies) const;
+  CommTime all_to_all(int64_t size, int64_t stride, double bytes, double copies) const;
   // Any other exchange of such a group, of rows that `routed` sent out (cost/exchange_form.h): as
   // much below its closed form as the flat one, `flat` seconds, is below its own (start-ups, which
   // all_to_all() leaves out). A ratio above 1 would grow with the bandwidth of a level that only
@@ -58,18 +58,18 @@ class Rates {
                           const ExchangeLoad& load, const Routed& routed, double flat) const;
   double exchange_scratch(int64_t size, int64_t stride, const ExchangeForm& form, double pair_bytes,
                           const Routed& routed) const;
-  Moves message(int64_t distance, double bytes) const;
+  CommTime message(int64_t distance, double bytes) const;
   double message_seconds(int64_t distance, double bytes) const {
     return message(distance, bytes).total();
   }
   // What a member of such a collective (either end of a message) needs of its share of each level
   // while bytes move: 1 at the level that decides.
-  LevelNeeds ring_needs(int64_t size, int64_t stride) const;
+  LevelUtilization ring_needs(int64_t size, int64_t stride) const;
   // Of all_to_all() when an exchange of these bytes has so long for them: what it keeps a level
   // busy never grows with a bandwidth, however that changes its seconds.
-  LevelNeeds all_to_all_needs(int64_t size, int64_t stride, double bytes, double copies,
-                              double transfer) const;
-  LevelNeeds message_needs(int64_t distance) const;
+  LevelUtilization all_to_all_needs(int64_t size, int64_t stride, double bytes, double copies,
+                                    double transfer) const;
+  LevelUtilization message_needs(int64_t distance) const;
   // Host memory, over the device's link.
   double host_copy_seconds(double bytes) const { return bytes / host_bytes_per_second_; }
   // Level of the link that ties the group together, for people: "node", "pod".

@@ -12,8 +12,8 @@ using strategy::Strategy;
 
 namespace {
 
-LevelNeeds mixed(const LevelNeeds& a, double part_a, const LevelNeeds& b) {
-  LevelNeeds both;
+LevelUtilization mixed(const LevelUtilization& a, double part_a, const LevelUtilization& b) {
+  LevelUtilization both;
   for (size_t l = 0; l < both.part.size(); ++l)
     both.part[l] = part_a * a.part[l] + (1 - part_a) * b.part[l];
   return both;
@@ -21,12 +21,14 @@ LevelNeeds mixed(const LevelNeeds& a, double part_a, const LevelNeeds& b) {
 
 }  // namespace
 
-LevelNeeds TrainerEstimator::state_needs(const Strategy& s, const StateTraffic& traffic) const {
+LevelUtilization TrainerEstimator::state_needs(const Strategy& s,
+                                               const StateTraffic& traffic) const {
   const strategy::RankLayout layout(s);
   const auto seconds = [](const Reduction& r) { return r.reduce.total() + r.gather.total(); };
   const double dense = seconds(traffic.dense), experts = seconds(traffic.experts);
   const auto needs = [&](double of, strategy::Axis axis) {
-    return of > 0 ? rates_.ring_needs(layout.size(axis), layout.distance(axis)) : LevelNeeds{};
+    return of > 0 ? rates_.ring_needs(layout.size(axis), layout.distance(axis))
+                  : LevelUtilization{};
   };
   return mixed(needs(dense, strategy::Axis::kData), dense / (dense + experts),
                needs(experts, strategy::Axis::kExpertData));
@@ -89,7 +91,7 @@ class TrainerEstimator::OverlapWalk {
   // Reductions behind the last gradients of each chunk, layer by layer; beside them runs what the
   // rank has still to do.
   void last(const Tail& tail, StageOverlap& out) const {
-    Beside beside = idle_;
+    OverlapTimeline beside = idle_;
     double alone = 0;
     for (const auto& [action, completes] : tail) {
       if (!completes) {
@@ -128,7 +130,7 @@ class TrainerEstimator::OverlapWalk {
     const double forward = busy_.forward / static_cast<double>(s_.mesh.vpp);
     double alone = static_cast<double>(stage_) * forward, left = out.gathered;
     if ((stage_ != 0 && !turns) || left <= alone) return;
-    Beside beside = idle_;
+    OverlapTimeline beside = idle_;
     beside.post(left);
     beside.compute(alone);
     bool is_first = true;
@@ -153,7 +155,7 @@ class TrainerEstimator::OverlapWalk {
   // But what depends on how many backwards are split, in a schedule of pairs.
   void add(const ChunkOverlap& chunk, StageOverlap& to) const {
     to.forward += chunk.forward;
-    if (s_.schedule == PipelineSchedule::kDualPipeV) return;
+    if (strategy::pairs(s_.schedule)) return;
     if (strategy::splits_backward(s_.schedule)) {
       to.backward += chunk.backward_input;
       to.weights += chunk.weights;
@@ -166,10 +168,10 @@ class TrainerEstimator::OverlapWalk {
   // `in`, `back`: seconds of its weights that come in (once a pass), of its gradients that leave.
   ChunkOverlap with_layer(const LayerPrice* p, double in, double back, double forward,
                           double backward) const {
-    const bool pairs = s_.schedule == PipelineSchedule::kDualPipeV;
+    const bool pairs = strategy::pairs(s_.schedule);
     const bool splits = strategy::splits_backward(s_.schedule);
     ChunkOverlap out;
-    Beside ahead = idle_;
+    OverlapTimeline ahead = idle_;
     ahead.post(hidden_ * in);
     pass_forward(ahead, p, forward);
     ahead.wait();
@@ -189,7 +191,7 @@ class TrainerEstimator::OverlapWalk {
 
   // `less`: gradients of weights that are made apart.
   double backward_with(const LayerPrice* p, double moves, double end, double less) const {
-    Beside beside = idle_;
+    OverlapTimeline beside = idle_;
     beside.post(hidden_ * moves);
     pass_backward(beside, p, end, less);
     beside.wait();
@@ -200,13 +202,13 @@ class TrainerEstimator::OverlapWalk {
     const double moves = 2 * in + back;
     const double attention = p.attention.backward_weights / e_.efficiency_,
                  net = p.feed_forward.backward_weights / e_.efficiency_;
-    const Beside::PairCompute compute{
+    const OverlapTimeline::PairCompute compute{
         .attention_forward = p.attention.forward * forward_ + attention,
         .feed_forward_backward = std::max(0.0, p.feed_forward.backward * backward_ - net),
         .feed_forward_forward = p.feed_forward.forward * forward_ + net,
         .attention_backward = std::max(0.0, p.attention.backward * backward_ - attention)};
     const auto take = [&](double queued) {
-      Beside beside = idle_;
+      OverlapTimeline beside = idle_;
       beside.post(queued);
       run_again(beside, p);
       beside.pair(p, compute);
@@ -223,7 +225,7 @@ class TrainerEstimator::OverlapWalk {
     return static_cast<double>(p - 1);
   }
 
-  double seconds(Moves Reduction::*what, double dense, double experts) const {
+  double seconds(CommTime Reduction::*what, double dense, double experts) const {
     double sum = 0;
     if (dense > 0) sum += (traffic_.dense.*what).total() * dense / sums_.dense_parameters;
     if (experts > 0) sum += (traffic_.experts.*what).total() * experts / sums_.expert_parameters;
@@ -286,17 +288,18 @@ class TrainerEstimator::OverlapWalk {
     const PassPrice pass = p.again(recompute, e_.trainer_);
     return pass.compute * backward_ + communication(pass);
   }
-  void pass_forward(Beside& beside, const LayerPrice* p, double end) const {
+  void pass_forward(OverlapTimeline& beside, const LayerPrice* p, double end) const {
     if (p == nullptr) return beside.compute(end);
     beside.forward(*p, p->attention.forward * forward_, p->feed_forward.forward * forward_);
   }
-  void run_again(Beside& beside, const LayerPrice& p) const {
+  void run_again(OverlapTimeline& beside, const LayerPrice& p) const {
     if (s_.recompute_of(stage_) == strategy::Recompute::kFull)
       beside.forward(p, p.attention.forward * backward_, p.feed_forward.forward * backward_);
     else
       beside.compute(again(p));
   }
-  void pass_backward(Beside& beside, const LayerPrice* p, double end, double less = 0) const {
+  void pass_backward(OverlapTimeline& beside, const LayerPrice* p, double end,
+                     double less = 0) const {
     if (p == nullptr) return beside.compute(end);
     run_again(beside, *p);
     const double all = p->backward.compute * backward_;
@@ -316,7 +319,7 @@ class TrainerEstimator::OverlapWalk {
   const Prices& prices_;
   const StageSums& sums_;
   const StateTraffic& traffic_;
-  Beside idle_;
+  OverlapTimeline idle_;
   double hidden_;
   int64_t stage_;
   Busy busy_;
@@ -355,7 +358,7 @@ StageOverlap TrainerEstimator::stage_overlap(const Strategy& s, const Prices& pr
   const bool reduces = s.zero >= 2 && !keeps, gathers = s.zero == 3 && !keeps;
   const OverlapWalk walk(*this, s, prices, sums, traffic, stage, reduces);
   if (reduces) walk.every(gathers, reduces, out);
-  if (reduces && s.schedule == PipelineSchedule::kDualPipeV) {
+  if (reduces && strategy::pairs(s.schedule)) {
     const ListFacts& list = facts(s)[static_cast<size_t>(stage)];
     for (size_t i = 0; i < out.chunks.size(); ++i) {
       const ChunkOverlap& chunk = out.chunks[i];

@@ -55,7 +55,7 @@ StateTraffic TrainerEstimator::state_traffic(const Strategy& s, const StageSums&
                 expert_stride = layout.distance(strategy::Axis::kExpertData);
   constexpr double kWeight = 2;  // bytes
   const auto of = [&](int64_t size, int64_t step, double parameters) -> Reduction {
-    const Moves scatter = rates_.all_gather(size, step, parameters * trainer_.reduction_bytes);
+    const CommTime scatter = rates_.all_gather(size, step, parameters * trainer_.reduction_bytes);
     if (s.zero == 0) return {.reduce = {2 * scatter.latency, 2 * scatter.transfer}, .gather = {}};
     return {.reduce = scatter, .gather = rates_.all_gather(size, step, parameters * kWeight)};
   };

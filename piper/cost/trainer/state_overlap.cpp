@@ -4,8 +4,8 @@
 
 namespace piper::cost {
 
-Together together(const LevelNeeds& collective, const LevelNeeds& queue) {
-  Together speed;
+SharedRates shared_rates(const LevelUtilization& collective, const LevelUtilization& queue) {
+  SharedRates speed;
   for (size_t l = 0; l < collective.part.size(); ++l) {
     const double sum = collective.part[l] + queue.part[l];
     if (sum <= 1) continue;
@@ -15,29 +15,29 @@ Together together(const LevelNeeds& collective, const LevelNeeds& queue) {
   return speed;
 }
 
-Beside::Beside(const ShapeNeeds& needs, const LevelNeeds& queue)
+OverlapTimeline::OverlapTimeline(const ShapeNeeds& needs, const LevelUtilization& queue)
     : needs_(queue),
-      tensor_(together(needs.tensor, queue)),
-      context_(together(needs.context, queue)),
-      expert_tensor_(together(needs.expert_tensor, queue)) {}
+      tensor_(shared_rates(needs.tensor, queue)),
+      context_(shared_rates(needs.context, queue)),
+      expert_tensor_(shared_rates(needs.expert_tensor, queue)) {}
 
-void Beside::compute(double seconds) {
+void OverlapTimeline::compute(double seconds) {
   now_ += seconds;
   queue_ = std::max(0.0, queue_ - seconds);
 }
 
-void Beside::wait(double left) {
+void OverlapTimeline::wait(double left) {
   const double seconds = std::max(0.0, queue_ - left);
   now_ += seconds;
   queue_ -= seconds;
 }
 
-void Beside::collective(const Travel& travel, const Together& speed) {
+void OverlapTimeline::collective(const CollectiveCost& travel, const SharedRates& speed) {
   const double all = travel.moves.total();
   if (all > 0) move(travel.moves, travel.exposed() / all, speed);
 }
 
-void Beside::move(const Moves& moves, double part, const Together& speed) {
+void OverlapTimeline::move(const CommTime& moves, double part, const SharedRates& speed) {
   compute(part * moves.latency);
   double seconds = part * moves.transfer;
   const double both = std::min(seconds / speed.collective, queue_ / speed.queue);
@@ -47,12 +47,12 @@ void Beside::move(const Moves& moves, double part, const Together& speed) {
   compute(std::max(0.0, seconds));
 }
 
-Together Beside::speed_of(const Travel& exchange) const {
-  return queue_ > 0 ? together(exchange.needs, needs_) : Together{};
+SharedRates OverlapTimeline::speed_of(const CollectiveCost& exchange) const {
+  return queue_ > 0 ? shared_rates(exchange.needs, needs_) : SharedRates{};
 }
 
-void Beside::mixture(const MixtureTravel& m, const Travel& there, const Travel& back,
-                     double seconds) {
+void OverlapTimeline::mixture(const MixtureCollectives& m, const CollectiveCost& there,
+                              const CollectiveCost& back, double seconds) {
   // What computes beside an exchange does so while that takes its part of the links.
   const double rest = seconds - there.hidden - back.hidden;
   collective(m.tokens, expert_tensor_);
@@ -64,31 +64,32 @@ void Beside::mixture(const MixtureTravel& m, const Travel& there, const Travel& 
   collective(m.output, tensor_);
 }
 
-void Beside::forward(const LayerPrice& p, double attention, double feed_forward) {
+void OverlapTimeline::forward(const LayerPrice& p, double attention, double feed_forward) {
   collective(p.tensor_forward, tensor_);
   collective(p.context_forward, context_);
   compute(attention);
-  const MixtureTravel& m = p.mixture_forward;
+  const MixtureCollectives& m = p.mixture_forward;
   mixture(m, m.dispatch, m.combine, feed_forward);
 }
 
-void Beside::backward(const LayerPrice& p, double attention, double feed_forward) {
-  const MixtureTravel& m = p.mixture_backward;
+void OverlapTimeline::backward(const LayerPrice& p, double attention, double feed_forward) {
+  const MixtureCollectives& m = p.mixture_backward;
   mixture(m, m.combine, m.dispatch, feed_forward);
   collective(p.tensor_backward, tensor_);
   collective(p.context_backward, context_);
   compute(attention);
 }
 
-void Beside::exchange_beside(const Travel& travel, double seconds, const Travel& output) {
+void OverlapTimeline::exchange_beside(const CollectiveCost& travel, double seconds,
+                                      const CollectiveCost& output) {
   const double before = now_;
   if (travel.moves.total() > 0) move(travel.moves, 1, speed_of(travel));
   collective(output, tensor_);
   compute(std::max(0.0, seconds - (now_ - before)));
 }
 
-void Beside::pair(const LayerPrice& p, const PairCompute& seconds) {
-  const MixtureTravel &f = p.mixture_forward, &b = p.mixture_backward;
+void OverlapTimeline::pair(const LayerPrice& p, const PairCompute& seconds) {
+  const MixtureCollectives &f = p.mixture_forward, &b = p.mixture_backward;
   collective(p.tensor_forward, tensor_);
   collective(p.context_forward, context_);
   collective(b.tokens, expert_tensor_);

@@ -14,14 +14,14 @@
 namespace piper::cost {
 
 // Parts of their speed alone at which a collective and the queue move together.
-struct Together {
+struct SharedRates {
   double collective = 1, queue = 1;
 };
-Together together(const LevelNeeds& collective, const LevelNeeds& queue);
+SharedRates shared_rates(const LevelUtilization& collective, const LevelUtilization& queue);
 
-// Of the collectives of a shape but its exchanges (Travel::needs).
+// Of the collectives of a shape but its exchanges (CollectiveCost::needs).
 struct ShapeNeeds {
-  LevelNeeds tensor, context, expert_tensor;
+  LevelUtilization tensor, context, expert_tensor;
 };
 
 // What that adds to a pass of a virtual stage, in seconds, where it goes with every micro-batch.
@@ -49,9 +49,9 @@ struct StageOverlap {
 };
 
 // A rank's time while its queue is worked off.
-class Beside {
+class OverlapTimeline {
  public:
-  Beside(const ShapeNeeds& needs, const LevelNeeds& queue);
+  OverlapTimeline(const ShapeNeeds& needs, const LevelUtilization& queue);
 
   void post(double seconds) { queue_ += seconds; }
   void compute(double seconds);
@@ -71,16 +71,18 @@ class Beside {
   double queue() const { return queue_; }
 
  private:
-  void collective(const Travel& travel, const Together& speed);
+  void collective(const CollectiveCost& travel, const SharedRates& speed);
   // All of it that counts; how fast it and the queue then are.
-  void move(const Moves& moves, double part, const Together& speed);
-  Together speed_of(const Travel& exchange) const;
+  void move(const CommTime& moves, double part, const SharedRates& speed);
+  SharedRates speed_of(const CollectiveCost& exchange) const;
   // The half of a layer that may be a mixture, with `seconds` of computing.
-  void mixture(const MixtureTravel& m, const Travel& there, const Travel& back, double seconds);
+  void mixture(const MixtureCollectives& m, const CollectiveCost& there, const CollectiveCost& back,
+               double seconds);
   // And the gather behind it.
-  void exchange_beside(const Travel& travel, double seconds, const Travel& output = {});
-  LevelNeeds needs_;  // of the queue
-  Together tensor_, context_, expert_tensor_;
+  void exchange_beside(const CollectiveCost& travel, double seconds,
+                       const CollectiveCost& output = {});
+  LevelUtilization needs_;  // of the queue
+  SharedRates tensor_, context_, expert_tensor_;
   double now_ = 0, queue_ = 0;
 };
 

@@ -39,10 +39,10 @@ const std::vector<TrainerEstimator::ListFacts>& TrainerEstimator::facts(const St
   return known;
 }
 
-Moves TrainerEstimator::message(const Strategy& s, const Prices& prices) const {
+CommTime TrainerEstimator::message(const Strategy& s, const Prices& prices) const {
   if (s.mesh.pp == 1) return {};
-  Moves moves = rates_.message(strategy::RankLayout(s).distance(strategy::Axis::kPipeline),
-                               prices.ends.message_bytes);
+  CommTime moves = rates_.message(strategy::RankLayout(s).distance(strategy::Axis::kPipeline),
+                                  prices.ends.message_bytes);
   moves.latency += trainer_.seconds_per_message;
   return moves;
 }

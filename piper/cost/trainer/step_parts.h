@@ -14,8 +14,8 @@ namespace piper::cost {
 
 // Gradients and weights of one kind of parameters of a stage, all of them once.
 struct Reduction {
-  Moves reduce;  // all-reduce, with ZeRO the scatter alone
-  Moves gather;  // of weights; none without ZeRO
+  CommTime reduce;  // all-reduce, with ZeRO the scatter alone
+  CommTime gather;  // of weights; none without ZeRO
 };
 
 // What moves because parameters are replicated or divided.
@@ -54,7 +54,7 @@ struct StepParts {
   std::vector<StagePart> stages;
   const EndPrice* ends = nullptr;
   const TrainerProfile* trainer = nullptr;
-  Moves message;
+  CommTime message;
   double message_wait = 0;      // of it, what computing waits for
   double hidden_gradients = 0;  // part of the traffic of states that may hide
 };

@@ -59,8 +59,7 @@ class StrategyDraw {
     s.mesh.ep = one_of(from_.ep);
     s.mesh.etp = one_of<int64_t>({1, 1, 2});
     if (strategy::is_v(s.schedule)) s.mesh.vpp = 2;
-    if (s.schedule == strategy::PipelineSchedule::kInterleaved)
-      s.mesh.vpp = one_of<int64_t>({2, 4});
+    if (strategy::interleaves(s.schedule)) s.mesh.vpp = one_of<int64_t>({2, 4});
     s.layers_per_stage = strategy::even_split(model.num_layers(), s.mesh.num_virtual_stages());
     s.recompute = one_in(strategy::kRecomputes);
     s.zero = one_of<int64_t>({0, 1, 2, 3});
@@ -73,7 +72,7 @@ class StrategyDraw {
     s.global_batch_sequences = s.mesh.dp * s.micro_batch_sequences * s.num_micro_batches;
     if (!from_.moe_schedules) return s;
     s.moe_schedule = traits(one_in(strategy::kMoeSchedules)).nearest;
-    if (s.moe_schedule == strategy::MoeSchedule::kParmBaseline) {  // of few meshes else
+    if (traits(s.moe_schedule).gathers_tokens) {  // of few meshes else
       s.mesh.etp = 2;
       s.sequence_parallel = false;
     }

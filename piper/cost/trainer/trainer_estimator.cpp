@@ -276,7 +276,7 @@ TrainerEstimator::Busy TrainerEstimator::busy_of(const Strategy& s, const StageS
   b.backward = slow(u.backward.compute + u.again.compute, 2.0 / 3) + communication(u.backward) +
                communication(u.again);
   b.weights = u.weights / efficiency_;
-  if (s.schedule == PipelineSchedule::kDualPipeV) {
+  if (strategy::pairs(s.schedule)) {
     b.hideable = u.hideable;
   }
   return b;
@@ -350,8 +350,8 @@ Estimate TrainerEstimator::bytes_of(const Strategy& s, const std::vector<StageSu
   return e;
 }
 
-Estimate TrainerEstimator::estimate(const Strategy& s, double imbalance, double worth_below,
-                                    double most_bytes) {
+Estimate TrainerEstimator::estimate(const Strategy& s, double imbalance,
+                                    double give_up_above_seconds, double most_bytes) {
   PIPER_DCHECK(s.sequence == sequence_ && s.precision == precision_);
   const Prices& prices = this->prices(s, imbalance);
   const auto pp = static_cast<size_t>(s.mesh.pp);
@@ -367,7 +367,7 @@ Estimate TrainerEstimator::estimate(const Strategy& s, double imbalance, double 
     b = busy_of(s, u);
     if (b.hideable > 0) b.hideable *= facts(s)[i].paired;
     b.add(states[i]);
-    if (b.shown() > busy[busiest].shown()) busiest = i;
+    if (b.exposed_seconds() > busy[busiest].exposed_seconds()) busiest = i;
   }
   e.busiest_stage = static_cast<int64_t>(busiest);
 
@@ -384,7 +384,7 @@ Estimate TrainerEstimator::estimate(const Strategy& s, double imbalance, double 
   e.time.recompute = m * (u.again.compute / efficiency_ + communication(u.again));
   const double with_states =
       m * (states[busiest].forward + states[busiest].backward + states[busiest].weights);
-  e.time.compute = m * b.shown() - e.time.tensor - e.time.exchange - e.time.context -
+  e.time.compute = m * b.exposed_seconds() - e.time.tensor - e.time.exchange - e.time.context -
                    e.time.recompute - with_states;
   const double message = this->message(s, prices).total();
   e.time.messages =
@@ -397,11 +397,11 @@ Estimate TrainerEstimator::estimate(const Strategy& s, double imbalance, double 
   e.time.offload += optimizer_copy_seconds(s, updated_parameters(s, most));
   const Pipeline pipeline{.states = states,
                           .message = message,
-                          .in_turn = m * b.shown(),
+                          .in_turn = m * b.exposed_seconds(),
                           .with_states = with_states,
                           .last_backward = b.backward / static_cast<double>(s.mesh.vpp),
                           .bubble = bubble_of(s, busy, busiest, message)};
-  add_pipeline(s, prices, pipeline, worth_below, most_bytes, e);
+  add_pipeline(s, prices, pipeline, give_up_above_seconds, most_bytes, e);
   e.seconds = e.time.total();
   return e;
 }

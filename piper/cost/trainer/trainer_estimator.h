@@ -53,11 +53,11 @@ class TrainerEstimator : public Estimator {
 
   // Requires contradictions(strategy, model) to be empty and this TrainerEstimator's sequence and
   // precision. `imbalance`: rows of the busiest expert rank over the mean. What no formula fits
-  // (above) is played (cost/pipeline_player.h), some microseconds, unless what it takes at least is
-  // beyond `worth_below`, or its memory beyond `most_bytes`: a formula's bubble will do then,
-  // `is_coarse`, and `seconds` are at least that.
+  // (above) is simulated (cost/pipeline_player.h), some microseconds, unless what it takes at least
+  // is beyond `give_up_above_seconds`, or its memory beyond `most_bytes`: a formula's bubble will do
+  // then, `is_coarse`, and `seconds` are at least that.
   Estimate estimate(const strategy::Strategy& strategy, double imbalance = 1,
-                    double worth_below = std::numeric_limits<double>::infinity(),
+                    double give_up_above_seconds = std::numeric_limits<double>::infinity(),
                     double most_bytes = std::numeric_limits<double>::infinity()) override;
   Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1) override;
   SampledEstimate sampled(const strategy::Strategy& strategy,
@@ -139,7 +139,7 @@ class TrainerEstimator : public Estimator {
     double bubble = 0;         // by formula
   };
   void add_pipeline(const strategy::Strategy& s, const Prices& prices, const Pipeline& pipeline,
-                    double worth_below, double most_bytes, Estimate& e);
+                    double give_up_above_seconds, double most_bytes, Estimate& e);
   // The three of a strategy's pipeline, one after the other: chunks_; what it takes at least; when
   // each rank has done its last action, in finishes_ (returns the latest).
   void fill_chunks(const strategy::Strategy& s, const Prices& prices,
@@ -150,8 +150,7 @@ class TrainerEstimator : public Estimator {
                                              bool copies);
   // Where no rows are exchanged, the two of a pair take no turns.
   static bool takes_turns_in_pairs(const strategy::Strategy& s) {
-    return s.schedule == strategy::PipelineSchedule::kDualPipeV &&
-           (s.mesh.ep > 1 || strategy::fuses_exchange(s));
+    return strategy::pairs(s.schedule) && (s.mesh.ep > 1 || strategy::fuses_exchange(s));
   }
   // Whether what is computed again stays until a weights' part of its own.
   static bool keeps_recomputed(const strategy::Strategy& s) {
@@ -172,8 +171,8 @@ class TrainerEstimator : public Estimator {
   double updated_parameters(const strategy::Strategy& s, const StageSums& sums) const;
   double update_seconds(const strategy::Strategy& s, const StageSums& sums) const;
   double optimizer_copy_seconds(const strategy::Strategy& s, double parameters) const;
-  Moves message(const strategy::Strategy& s, const Prices& prices) const;
-  LevelNeeds state_needs(const strategy::Strategy& s, const StateTraffic& traffic) const;
+  CommTime message(const strategy::Strategy& s, const Prices& prices) const;
+  LevelUtilization state_needs(const strategy::Strategy& s, const StateTraffic& traffic) const;
   StageOverlap stage_overlap(const strategy::Strategy& s, const Prices& prices,
                              const StageSums& sums, int64_t stage);
   bool awaits_weights(const strategy::Strategy& s, const StageSums& sums, int64_t stage,

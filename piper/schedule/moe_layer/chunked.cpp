@@ -52,8 +52,8 @@ class ChunkedMixture {
     LayerSlotList reads = returned();
     reads.push_back(residual_);
     reads.push_back(sequence_counts_);
-    p_.output = p_.slot(kHidden, kMerge);
-    f.compute(kMerge, reads, {p_.output});
+    p_.output = p_.slot(kHidden, kUnpermute);
+    f.compute(kUnpermute, reads, {p_.output});
   }
 
   LayerSlot backward() {
@@ -129,12 +129,12 @@ class ChunkedMixture {
     LayerSlotList reads{p_.output_gradient}, writes;
     for (const LayerSlot slot : returned()) reads.push_back(slot);
     for (Chunk& c : chunks_) {
-      c.g_returned = p_.slot(kReturnedGradient, kMerge, c.number);
-      c.g_routing = p_.slot(kRoutingGradient, kMerge, c.number);
+      c.g_returned = p_.slot(kReturnedGradient, kUnpermute, c.number);
+      c.g_routing = p_.slot(kRoutingGradient, kUnpermute, c.number);
       writes.push_back(c.g_returned);
       writes.push_back(c.g_routing);
     }
-    b.compute(kMerge, reads, writes);
+    b.compute(kUnpermute, reads, writes);
   }
 
   void combine_backward(LayerPass& b, Chunk& c) {

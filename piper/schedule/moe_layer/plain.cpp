@@ -12,7 +12,7 @@ using strategy::Axis;
 namespace {
 
 // Sends rows to their experts or back. Where the trainer splits, some experts compute meanwhile.
-void exchange(LayerPass& pass, const LayerKind& kind, SegmentKind whose, Share share,
+void exchange(LayerPass& pass, const LayerKind& kind, SegmentKind whose, ComputePart share,
               const LayerSlotList& reads, const LayerSlotList& writes) {
   pass.all_to_all(kind.exchange_axis(), whose, reads, writes);
   if (kind.splits_exchange) pass.compute_part(kExperts, share);
@@ -23,15 +23,15 @@ void exchange(LayerPass& pass, const LayerKind& kind, SegmentKind whose, Share s
 void write_gate(LayerProgram& p, const LayerKind& kind, LayerSlot x1, const LayerSlotList& writes) {
   LayerSlotList reads{x1};
   if (kind.shares_capacity) {
-    LayerSlot choices = p.slot(kTokenChoices, kChoose);
-    p.forward.compute(kChoose, {x1}, {choices});
+    LayerSlot choices = p.slot(kTokenChoices, kRouteOnly);
+    p.forward.compute(kRouteOnly, {x1}, {choices});
     const auto gather = [&](SegmentKind segment) {
       const LayerSlot own = choices;
       choices = p.slot(kTokenChoices, segment);
       p.forward.collective(graph::TaskKind::kAllGather, segment, {own}, {choices});
     };
-    if (kind.counts_context) gather(kContextChoices);
-    if (kind.counts_sequences) gather(kTensorChoices);
+    if (kind.counts_choices_over_cp) gather(kContextChoices);
+    if (kind.counts_choices_over_tp) gather(kTensorChoices);
     reads.push_back(choices);
   }
   p.forward.compute(kGate, reads, writes);
@@ -45,8 +45,8 @@ LayerSlot sum_sequence_counts(LayerProgram& p, const LayerKind& kind, LayerSlot 
     p.forward.collective_of(ranks, graph::TaskKind::kAllReduce, kSequenceCounts, {routing, before},
                             {sum});
   };
-  if (kind.counts_sequences) add(Axis::kTensor);
-  if (kind.counts_context) add(Axis::kContext);
+  if (kind.counts_choices_over_tp) add(Axis::kTensor);
+  if (kind.counts_choices_over_cp) add(Axis::kContext);
   return sum;
 }
 
@@ -58,7 +58,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
                      .collective = kExpertTensor,
                      .is_shared = kind.shares_experts,
                      .divides_tokens = kind.gathers_rows};
-  const Share share = kind.splits_exchange ? Share::kRest : Share::kWhole;
+  const ComputePart share = kind.splits_exchange ? ComputePart::kRest : ComputePart::kWhole;
   LayerPass& f = p.forward;
   const LayerSlot tokens = gather_tokens(p, f, kind, x1);
   LayerSlot rows = tokens, routing = LayerSlot::none(), gate_tape = LayerSlot::none();
@@ -79,7 +79,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
     received = p.slot(kReceived, kGate);
     if (kind.exchanges_counts) f.exchange_counts(kind.exchange_axis(), kGate, {routing});
     count_shared_rows();
-    exchange(f, kind, kGate, Share::kBefore, {rows, routing}, {received});
+    exchange(f, kind, kGate, ComputePart::kBefore, {rows, routing}, {received});
   } else {
     count_shared_rows();
   }
@@ -99,15 +99,15 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
   LayerSlot returned = expert_rows;
   if (kind.exchanges) {
     returned = p.slot(kReturned, kExperts);
-    exchange(f, kind, kExperts, Share::kBehind, {expert_rows, routing}, {returned});
+    exchange(f, kind, kExperts, ComputePart::kBehind, {expert_rows, routing}, {returned});
   }
   returned = one ? gather_behind_segment(p, f, kind, kHidden, returned)
                  : gather_divided_rows(p, f, kind, kReturned, returned, routing);
   if (kind.exchanges) f.turn();
   p.output = returned;
   if (!one) {
-    p.output = p.slot(kHidden, kMerge);
-    f.compute(kMerge, {returned, routing, residual, sequence_counts}, {p.output});
+    p.output = p.slot(kHidden, kUnpermute);
+    f.compute(kUnpermute, {returned, routing, residual, sequence_counts}, {p.output});
   }
 
   LayerPass& b = p.backward;
@@ -115,17 +115,17 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
   const LayerSlot g_tokens = gather_tokens(p, b, kind, gx);
   LayerSlot g_returned = g_tokens, g_routing = LayerSlot::none();
   if (!one) {
-    g_returned = p.slot(kReturnedGradient, kMerge);
-    g_routing = p.slot(kRoutingGradient, sums ? kGate : kMerge);
+    g_returned = p.slot(kReturnedGradient, kUnpermute);
+    g_routing = p.slot(kRoutingGradient, sums ? kGate : kUnpermute);
     if (sums)
-      b.compute(kMerge, {g_tokens, routing}, {g_returned});
+      b.compute(kUnpermute, {g_tokens, routing}, {g_returned});
     else
-      b.compute(kMerge, {g_tokens, returned, routing}, {g_returned, g_routing});
+      b.compute(kUnpermute, {g_tokens, returned, routing}, {g_returned, g_routing});
   }
   LayerSlot g_expert_rows = g_returned;
   if (kind.exchanges) {
     g_expert_rows = p.slot(kExpertRowsGradient, kExperts);
-    exchange(b, kind, kExperts, Share::kBefore, {g_returned, routing}, {g_expert_rows});
+    exchange(b, kind, kExperts, ComputePart::kBefore, {g_returned, routing}, {g_expert_rows});
   }
   if (has_shared) {
     const LayerSlot g_residual = p.slot(kHiddenGradient, kSharedExperts);
@@ -148,7 +148,7 @@ LayerSlot write_plain_mixture(LayerProgram& p, const LayerKind& kind, LayerSlot 
   if (kind.exchanges) {
     const LayerSlot g_received = g_rows;
     g_rows = p.slot(kRowsGradient, kGate);
-    exchange(b, kind, kGate, Share::kBehind, {g_received, routing},
+    exchange(b, kind, kGate, ComputePart::kBehind, {g_received, routing},
              {g_rows, sums && !one ? g_routing : LayerSlot::none()});
   }
   g_rows = one ? gather_behind_segment(p, b, kind, kHiddenGradient, g_rows)

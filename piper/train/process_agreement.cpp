@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
-#include <piper/train/together.h>
+#include <piper/train/process_agreement.h>
 
 #include <algorithm>
 #include <exception>
@@ -32,8 +32,8 @@ std::vector<int64_t> exchange(comm::Transport& transport, uint64_t key, const st
 
 }  // namespace
 
-std::vector<std::string> together(comm::World& world, const std::string& what,
-                                  const std::function<std::string()>& work) {
+std::vector<std::string> on_all_processes(comm::World& world, const std::string& what,
+                                          const std::function<std::string()>& work) {
   std::string outcome;
   std::exception_ptr failure;
   try {
@@ -63,9 +63,10 @@ std::vector<std::string> together(comm::World& world, const std::string& what,
   return told;
 }
 
-std::string first_alone(comm::World& world, const std::string& what,
-                        const std::function<std::string()>& work) {
-  return together(world, what, [&] { return world.process() == 0 ? work() : std::string(); })
+std::string on_first_process(comm::World& world, const std::string& what,
+                             const std::function<std::string()>& work) {
+  return on_all_processes(world, what,
+                          [&] { return world.process() == 0 ? work() : std::string(); })
       .front();
 }
 
@@ -103,8 +104,8 @@ int64_t broadcast(comm::Transport& transport, uint64_t key, int64_t value, doubl
   return exchange(transport, key, "broadcast", value, timeout_seconds).front();
 }
 
-std::vector<int64_t> share_number(comm::Transport& transport, uint64_t key, int64_t value,
-                                  double timeout_seconds) {
+std::vector<int64_t> all_gather_number(comm::Transport& transport, uint64_t key, int64_t value,
+                                       double timeout_seconds) {
   return exchange(transport, key, "numbers of all ranks", value, timeout_seconds);
 }
 

@@ -18,12 +18,12 @@ namespace piper::train {
 // Does `work` in every process and returns what each returned, by process. A failure anywhere is
 // everyone's: InvalidInput where the input was wrong, else CommError, "process 2: ..."; this
 // process's own is rethrown as it is.
-std::vector<std::string> together(comm::World& world, const std::string& what,
-                                  const std::function<std::string()>& work);
+std::vector<std::string> on_all_processes(comm::World& world, const std::string& what,
+                                          const std::function<std::string()>& work);
 
 // Does `work` in process 0 alone and returns its text everywhere; its failure is everyone's.
-std::string first_alone(comm::World& world, const std::string& what,
-                        const std::function<std::string()>& work);
+std::string on_first_process(comm::World& world, const std::string& what,
+                             const std::function<std::string()>& work);
 
 // Throws InvalidInput, naming the process and both values, unless `text` is the same everywhere.
 void require_agreement(comm::World& world, const std::string& what, const std::string& text);
@@ -37,8 +37,8 @@ std::vector<std::string> gather(comm::Transport& transport, uint64_t key, const 
 int64_t broadcast(comm::Transport& transport, uint64_t key, int64_t value, double timeout_seconds);
 
 // Every rank gets what each rank gives, by rank.
-std::vector<int64_t> share_number(comm::Transport& transport, uint64_t key, int64_t value,
-                                  double timeout_seconds);
+std::vector<int64_t> all_gather_number(comm::Transport& transport, uint64_t key, int64_t value,
+                                       double timeout_seconds);
 
 // Meeting point of all ranks; throws CommError when one of them has failed.
 void barrier(comm::Transport& transport, uint64_t key, double timeout_seconds);

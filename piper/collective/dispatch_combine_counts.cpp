@@ -1,4 +1,4 @@
-#include <piper/collective/told_counts.h>
+#include <piper/collective/dispatch_combine_counts.h>
 
 #include <algorithm>
 
@@ -32,7 +32,8 @@ Wanted wanted(AllToAll algorithm, const Topology& topology) {
 
 }  // namespace
 
-ToldCounts::ToldCounts(AllToAll algorithm, int64_t member, const Topology& topology) {
+DispatchCombineCounts::DispatchCombineCounts(AllToAll algorithm, int64_t member,
+                                             const Topology& topology) {
   if (!forwards(algorithm)) return;
   Wanted all = wanted(algorithm, topology);
   to_hear_ = all[member];

@@ -15,10 +15,10 @@
 
 namespace piper::collective {
 
-class ToldCounts {
+class DispatchCombineCounts {
  public:
   // O(members^2) for algorithms that forward, nothing for others.
-  ToldCounts(AllToAll algorithm, int64_t member, const Topology& topology);
+  DispatchCombineCounts(AllToAll algorithm, int64_t member, const Topology& topology);
 
   bool empty() const { return to_tell_.empty(); }
   // Members y, ascending, for which this member tells `other` count(member, y); and of which it

@@ -1,5 +1,5 @@
 #include <doctest/doctest.h>
-#include <piper/collective/told_counts.h>
+#include <piper/collective/dispatch_combine_counts.h>
 #include <piper/collective/verify.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 int64_t count(int64_t from, int64_t to) { return (from * 7 + to * 3) % 5; }
 
 // What `member` may know: its own row, what others have for it, and what it was told.
-CountOf known_to(int64_t member, const ToldCounts& told, bool back) {
+CountOf known_to(int64_t member, const DispatchCombineCounts& told, bool back) {
   return [=, &told](int64_t from, int64_t to) {
     const int64_t f = back ? to : from, t = back ? from : to;
     const bool knows = f == member || t == member ||
@@ -39,7 +39,7 @@ TEST_CASE("what members are told is enough to write every exchange, there and ba
       }
       std::vector<MemberSteps> there, here;
       for (int64_t m = 0; m < n; ++m) {
-        const ToldCounts told(algorithm, m, topology);
+        const DispatchCombineCounts told(algorithm, m, topology);
         there.push_back(all_to_all(algorithm, m, topology, known_to(m, told, false)));
         here.push_back(all_to_all(algorithm, m, topology, known_to(m, told, true)));
       }
@@ -53,13 +53,13 @@ TEST_CASE("both ends list the same counts, and exchanges that do not forward lis
   const Topology topology = even_nodes(3, 3);
   for (const AllToAll algorithm : strategy::kAllToAlls) {
     if (!forwards(algorithm)) {
-      CHECK(ToldCounts(algorithm, 4, topology).empty());
+      CHECK(DispatchCombineCounts(algorithm, 4, topology).empty());
       continue;
     }
     for (int64_t a = 0; a < 9; ++a)
       for (int64_t b = 0; b < 9; ++b)
-        CHECK(ToldCounts(algorithm, a, topology).to_tell(b) ==
-              ToldCounts(algorithm, b, topology).to_hear(a));
+        CHECK(DispatchCombineCounts(algorithm, a, topology).to_tell(b) ==
+              DispatchCombineCounts(algorithm, b, topology).to_hear(a));
   }
 }
 
