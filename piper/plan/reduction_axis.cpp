@@ -2,8 +2,8 @@
 #include <piper/base/units.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/shard.h>
-#include <piper/model/count.h>
 #include <piper/plan/reduction_axis.h>
+#include <piper/strategy/rank_layout.h>
 
 namespace piper::plan {
 namespace {
@@ -17,27 +17,30 @@ const char* words(Reduction form) {
 }  // namespace
 
 double reduction_seconds(const model::Model& model, const cluster::Cluster& cluster,
-                         const strategy::Mesh& mesh, strategy::Precision precision,
-                         Reduction form) {
-  const model::Parameters count = model::count_parameters(model);
-  double dense = 0, experts = 0;
-  for (const model::LayerParameters& layer : count.layers) {
-    experts += static_cast<double>(layer.routed_experts);
-    dense += static_cast<double>(layer.total() - layer.routed_experts);
+                         const strategy::Strategy& s, Reduction form) {
+  double whole = 0, parts = 0, experts = 0;
+  for (int32_t layer = 0; layer < static_cast<int32_t>(model.num_layers()); ++layer) {
+    whole += static_cast<double>(cost::whole_parameters(model, layer, s));
+    parts += static_cast<double>(cost::part_parameters(model, layer, s));
+    experts +=
+        static_cast<double>(cost::expert_parameters(model, layer, s.mesh.ranks_per_expert_set()));
   }
-  const auto gradient = static_cast<double>(cost::state_bytes(precision).gradient) /
+  const auto gradient = static_cast<double>(cost::state_bytes(s.precision).gradient) /
                         static_cast<double>(model.num_layers());
-  return cost::all_reduce_seconds(cluster, {.size = mesh.dp}, dense * gradient, form) +
-         cost::all_reduce_seconds(cluster, {.stride = mesh.ep, .size = mesh.edp()},
-                                  experts / static_cast<double>(mesh.ep) * gradient, form);
+  const strategy::RankLayout layout(s);
+  const auto seconds = [&](strategy::Axis axis, double parameters) {
+    if (parameters == 0 || layout.size(axis) == 1) return 0.0;
+    return cost::all_reduce_seconds(cluster, cost::group_of(layout, axis, Rank(0)),
+                                    parameters * gradient, form);
+  };
+  return seconds(strategy::axis_of_whole(s), whole) + seconds(strategy::Axis::kData, parts) +
+         seconds(strategy::Axis::kExpertData, experts);
 }
 
 Reduction cheaper_reduction(const model::Model& model, const cluster::Cluster& cluster,
-                            const strategy::Mesh& mesh, strategy::Precision precision) {
-  if (mesh.dp <= cluster.devices_per_node()) return Reduction::kDirect;
-  const auto seconds = [&](Reduction form) {
-    return reduction_seconds(model, cluster, mesh, precision, form);
-  };
+                            const strategy::Strategy& s) {
+  if (s.mesh.world() <= cluster.devices_per_node()) return Reduction::kDirect;
+  const auto seconds = [&](Reduction form) { return reduction_seconds(model, cluster, s, form); };
   return seconds(Reduction::kHierarchical) < (1 - kReductionTie) * seconds(Reduction::kDirect)
              ? Reduction::kHierarchical
              : Reduction::kDirect;
@@ -45,9 +48,9 @@ Reduction cheaper_reduction(const model::Model& model, const cluster::Cluster& c
 
 std::string explain_reduction(const model::Model& model, const cluster::Cluster& cluster,
                               const strategy::Strategy& s) {
-  if (s.mesh.dp <= 1) return "";
+  if (s.mesh.num_replicas() <= 1) return "";
   const auto seconds = [&](Reduction form) {
-    return format_seconds(reduction_seconds(model, cluster, s.mesh, s.precision, form));
+    return format_seconds(reduction_seconds(model, cluster, s, form));
   };
   const Reduction other =
       s.reduction == Reduction::kDirect ? Reduction::kHierarchical : Reduction::kDirect;

@@ -13,15 +13,16 @@
 
 namespace piper::plan {
 
-// The reductions of one mean layer of the first stage, one after another.
+// The reductions of one mean layer, one after another, between rank 0 and its replicas: what ranks
+// hold whole, their parts of what they share, their experts. Of the strategy its mesh, placement and
+// precision count.
 double reduction_seconds(const model::Model& model, const cluster::Cluster& cluster,
-                         const strategy::Mesh& mesh, strategy::Precision precision,
-                         strategy::Reduction form);
+                         const strategy::Strategy& strategy, strategy::Reduction form);
 
 // The cheaper one; direct where the other gains less than kReductionTie.
 inline constexpr double kReductionTie = 0.02;
 strategy::Reduction cheaper_reduction(const model::Model& model, const cluster::Cluster& cluster,
-                                      const strategy::Mesh& mesh, strategy::Precision precision);
+                                      const strategy::Strategy& strategy);
 
 // One line: "gradients of a layer are summed in 1.2 ms, inside nodes first; directly 8.1 ms". Empty
 // where nothing is summed.

@@ -109,16 +109,31 @@ TEST_CASE(
     "stays") {
   const model::Model model = model::load_model("olmoe-1b-7b");
   const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
+  const auto with = [](const strategy::Mesh& mesh) {
+    return strategy::Strategy{.mesh = mesh, .precision = strategy::Precision::kBf16};
+  };
   const auto choose = [&](const strategy::Mesh& mesh) {
-    return cheaper_reduction(model, cluster, mesh, strategy::Precision::kBf16);
+    return cheaper_reduction(model, cluster, with(mesh));
   };
   CHECK(choose({.pp = 1, .ep = 8, .dp = 8}) == Reduction::kDirect);
   CHECK(choose({.pp = 1, .ep = 8, .dp = 64}) == kHierarchical);
   const auto seconds = [&](Reduction form) {
-    return reduction_seconds(model, cluster, {.pp = 1, .ep = 8, .dp = 64},
-                             strategy::Precision::kBf16, form);
+    return reduction_seconds(model, cluster, with({.pp = 1, .ep = 8, .dp = 64}), form);
   };
   CHECK(seconds(kHierarchical) < 0.8 * seconds(Reduction::kDirect));
+  // With the pipeline inside a node its replicas sit one a node: there is nothing to sum inside.
+  strategy::Strategy apart = with({.pp = 8, .ep = 1, .dp = 8});
+  CHECK(cheaper_reduction(model, cluster, apart) == Reduction::kDirect);  // a node's ranks
+  apart.placement = strategy::Placement::kPipelineInside;
+  CHECK(reduction_seconds(model, cluster, apart, kHierarchical) ==
+        reduction_seconds(model, cluster, apart, Reduction::kDirect));
+  CHECK(
+      reduction_seconds(model, cluster, apart, Reduction::kDirect) >
+      2 * reduction_seconds(model, cluster, with({.pp = 8, .ep = 1, .dp = 8}), Reduction::kDirect));
+  // Ranks that share matrices: replicas of a part are tp apart, two of a node of 8.
+  const strategy::Strategy shared = with({.pp = 1, .ep = 1, .dp = 16, .tp = 4});
+  CHECK(reduction_seconds(model, cluster, shared, kHierarchical) <
+        reduction_seconds(model, cluster, shared, Reduction::kDirect));
   const ExampleWorld world("olmoe-1b-7b");
   Request request = world.request(64, 128);
   request.fixed.runnable = true;

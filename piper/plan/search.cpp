@@ -48,8 +48,8 @@ Strategy base_of(const Request& r, const Shape& shape) {
   strategy.sequence_parallel = shape.sequence_parallel;
   strategy.capacity = r.fixed.capacity;
   if (r.fixed.runnable)
-    strategy.reduction = r.fixed.reduction.value_or(
-        cheaper_reduction(*r.model, *r.cluster, strategy.mesh, r.precision));
+    strategy.reduction =
+        r.fixed.reduction.value_or(cheaper_reduction(*r.model, *r.cluster, strategy));
   return strategy;
 }
 
