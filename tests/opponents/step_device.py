@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""A training step of a whole mixture model on one device: `piper train` against transformers with torch.optim.AdamW (fused), as it is and under
+torch.compile. In bf16 Piper keeps fp32 masters, and so do they: fp32 weights under autocast. Their weights in bf16 alone (half of the optimizer's
+bytes, and another result) are timed too and are not what the ratio is to. Both sides run in turn on random weights and the same
+batch; medians of the steps behind the first few.
+
+usage: step_device.py PIPER DEVICE fp32|bf16 CLUSTER CONFIG SEQUENCE MICRO_BATCH BATCH STEPS [COMPILE_SECONDS]; prints JSON. Without transformers the
+ratio is null."""
+import contextlib
+import json
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+
+PIPER, DEVICE, PRECISION, CLUSTER, CONFIG = sys.argv[1:6]
+SEQUENCE, MICRO_BATCH, BATCH, STEPS = map(int, sys.argv[6:10])
+COMPILE_SECONDS = int(sys.argv[10]) if len(sys.argv) > 10 else 90
+WARM_STEPS = 3
+
+
+def wait():
+    if DEVICE != "cpu":
+        torch.cuda.synchronize()
+
+
+def piper(folder):
+    """(median seconds of a step, MFU of that step, peak bytes, predicted seconds)"""
+    text = folder / "text.txt"
+    text.write_text("".join(f"{n} times {n + 3} is {n * (n + 3)}. " for n in range(SEQUENCE * BATCH // 8 + 100)))
+    run = folder / "run"
+    done = subprocess.run([PIPER, "train", "--model", CONFIG, "--data", text, "--cluster", CLUSTER, "--device", DEVICE, "--precision", PRECISION, "--pp", "1", "--dp", "1",
+                           "--sequence", str(SEQUENCE), "--global-batch", str(BATCH), "--micro-batch", str(MICRO_BATCH), "--steps", str(STEPS + WARM_STEPS), "--clip-norm", "0",
+                           "--run", run, "--json"], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"piper train ended with {done.returncode}: {done.stderr[-500:]}")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][WARM_STEPS:]
+    comparison = json.loads(done.stdout[done.stdout.index("{"):])["comparison"]
+    return {"milliseconds": 1e3 * statistics.median(line["step_seconds"] for line in lines), "mfu": statistics.median(line["mfu"] for line in lines),
+            "peak_bytes": max(line["peak_bytes"] for line in lines), "predicted_milliseconds": 1e3 * comparison.get("predicted_step_seconds", 0)}
+
+
+class Opponent:
+    def __init__(self, backend, dtype, compiled):
+        from transformers import AutoConfig, AutoModelForCausalLM
+        torch.manual_seed(0)
+        config = AutoConfig.from_pretrained(CONFIG)
+        config._experts_implementation = backend
+        with torch.device(DEVICE):
+            self.model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+        self.model.train()
+        self.forward = torch.compile(self.model) if compiled else self.model
+        self.autocast = torch.autocast(DEVICE.split(":")[0], torch.bfloat16) if PRECISION == "bf16" and dtype == torch.float32 else contextlib.nullcontext()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+        self.tokens = torch.randint(0, 256, (BATCH, SEQUENCE + 1), device=DEVICE)
+
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        for tokens in self.tokens.split(MICRO_BATCH):
+            with self.autocast:
+                logits = self.forward(tokens[:, :-1], use_cache=False).logits
+            loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum")
+            (loss / (BATCH * SEQUENCE)).backward()
+        self.optimizer.step()
+
+    def milliseconds(self):
+        for _ in range(WARM_STEPS):
+            self.step()
+        times = []
+        for _ in range(STEPS):
+            wait()
+            begin = time.perf_counter()
+            self.step()
+            wait()
+            times.append(time.perf_counter() - begin)
+        return 1e3 * statistics.median(times)
+
+
+def too_long(*_):
+    raise TimeoutError(f"not ready within {COMPILE_SECONDS} s")
+
+
+def opponents():
+    """(milliseconds by name, why others have none)"""
+    found, failed = {}, {}
+    forms = [(backend, torch.float32, compiled) for backend in ("eager", "grouped_mm") for compiled in (False, True)]
+    if PRECISION == "bf16":
+        forms += [("grouped_mm", torch.bfloat16, compiled) for compiled in (False, True)]
+    signal.signal(signal.SIGALRM, too_long)
+    for backend, dtype, compiled in forms:
+        name = f"transformers {backend}{', compiled' if compiled else ''}{', weights in bf16 alone' if dtype == torch.bfloat16 else ''}"
+        signal.alarm(COMPILE_SECONDS)
+        try:
+            found[name] = Opponent(backend, dtype, compiled).milliseconds()
+        except Exception as error:  # a back end that this device or type has not, or a compiler's
+            failed[name] = f"{type(error).__name__}: {str(error)[:150]}"
+        finally:
+            signal.alarm(0)
+        if DEVICE != "cpu":
+            torch.cuda.empty_cache()
+    return found, failed
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        own = piper(pathlib.Path(folder))
+    found, failed = opponents()
+    equal = {name: ms for name, ms in found.items() if not name.endswith("alone")}
+    best = min(equal, key=equal.get) if equal else None
+    print(json.dumps({"piper": own, "milliseconds": {"piper": own["milliseconds"], **found}, "failed": failed, "best": best,
+                      "ratio": equal[best] / own["milliseconds"] if best else None}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
