@@ -4,6 +4,7 @@
 #include <piper/cost/executor_estimator.h>
 #include <piper/report/table.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/runnable.h>
 #include <piper/train/available_memory.h>
 #include <piper/train/out_of_memory.h>
 
@@ -31,13 +32,16 @@ struct Change {
 };
 
 // On the same ranks, the gentlest first: optimizer states divided, more recomputation, smaller
-// micro-batches, both, experts over more ranks.
-std::vector<Change> changes(const Strategy& s) {
+// micro-batches, both, gradients and weights divided, experts over more ranks, states and
+// activations in host memory (`in_host_memory`: the flag that says where it is, if one is needed).
+std::vector<Change> changes(const Strategy& s, const std::string& in_host_memory) {
   std::vector<Change> list;
-  if (s.zero == 0 && (s.mesh.num_replicas() > 1 || s.mesh.edp() > 1)) {
-    list.push_back({"--zero 1", s});
-    list.back().strategy.zero = 1;
-  }
+  const auto divide = [&](int64_t zero) {
+    if (zero <= s.zero || (s.mesh.num_replicas() == 1 && s.mesh.edp() == 1)) return;
+    list.push_back({fmt::format("--zero {}", zero), s});
+    list.back().strategy.zero = zero;
+  };
+  divide(1);
   for (const Recompute recompute : strategy::kRecomputes) {
     if (recompute <= s.recompute) continue;
     list.push_back({fmt::format("--recompute {}", strategy::name(recompute)), s});
@@ -55,9 +59,16 @@ std::vector<Change> changes(const Strategy& s) {
   Strategy full = s;
   full.recompute = Recompute::kFull;
   if (s.recompute != Recompute::kFull) smaller(full, " --recompute full");
+  divide(2);
+  divide(3);
   for (int64_t ep = s.mesh.ep * 2; ep <= s.mesh.ranks_per_stage(); ep *= 2) {
     list.push_back({fmt::format("--ep {}", ep), s});
     list.back().strategy.mesh.ep = ep;
+  }
+  for (const strategy::Offload offload : strategy::kOffloads) {
+    if (s.offload != strategy::Offload::kNone || offload == strategy::Offload::kNone) continue;
+    list.push_back({fmt::format("--offload {}{}", strategy::name(offload), in_host_memory), s});
+    list.back().strategy.offload = offload;
   }
   return list;
 }
@@ -88,9 +99,11 @@ std::vector<std::string> changes_that_fit(const model::Model& model, const Strat
   const cluster::Cluster priced = cost::with_some_speed(cluster, s.precision);
   cost::ExecutorEstimator estimator(model, priced, s.precision, s.sequence);
   std::vector<std::string> fitting;
-  for (const Change& change : changes(s)) {
+  for (const Change& change : changes(s, cluster.kind == "cpu" ? " --host-folder DIR" : "")) {
     if (fitting.size() == kMostChanges) break;
-    if (!strategy::contradictions(change.strategy, model).empty()) continue;
+    if (!strategy::contradictions(change.strategy, model).empty() ||
+        !strategy::untrainable(model, change.strategy).empty())
+      continue;
     const int64_t needed = fullest_bytes(estimator, change.strategy);
     if (needed <= limit_bytes)
       fitting.push_back(fmt::format("{} (needs {})", change.flags, amount(needed)));

@@ -48,7 +48,20 @@ TEST_CASE("what would help is what fits, to the byte, the gentlest first") {
   CHECK(fitting(gentle).front().starts_with("--recompute attention (needs "));
   CHECK(!names(fitting(gentle - 1), "--recompute attention"));
   CHECK(names(fitting(most), "--recompute full"));
-  CHECK(fitting(most - 1).empty());
+  // Beyond that only host memory helps: states, activations, or both.
+  const std::vector<std::string> less = fitting(most - 1);
+  REQUIRE(!less.empty());
+  for (const std::string& line : less) CHECK(line.starts_with("--offload "));
+  strategy::Strategy offloaded = s;
+  offloaded.offload = strategy::Offload::kOptimizerAndActivations;
+  const int64_t least = needed(model, offloaded, cluster);
+  CHECK(names(fitting(least), "--offload optimizer+activations"));
+  CHECK(fitting(least - 1).empty());
+  // A CPU's is memory of its own only in files.
+  cluster::Cluster cores = cluster;
+  cores.kind = "cpu";
+  CHECK(names(changes_that_fit(model, s, cores, least),
+              "--offload optimizer+activations --host-folder DIR"));
 }
 
 }  // namespace piper::train
