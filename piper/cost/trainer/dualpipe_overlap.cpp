@@ -139,6 +139,13 @@ double saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double effic
   const auto gather_tokens = [&](Turns::Which which, const MixtureCollectives& m) {
     turns.post(which, exposed(m.tokens, 1, needs.expert_tensor));
   };
+  // The experts' block, whose rows come together before and whose sums are on their way behind.
+  const auto experts = [&](Turns::Which which, const MixtureCollectives& m, double compute) {
+    turns.post(Turns::kOther, exposed(m.expert_tensor, m.gathered_first, needs.expert_tensor));
+    turns.wait(Turns::kOther);
+    turns.compute(compute);
+    turns.post(which, exposed(m.expert_tensor, 1 - m.gathered_first, needs.expert_tensor));
+  };
   double begin = 0;
   gather_tokens(Turns::kBackward, back);
   exchange(Turns::kBackward, back.combine, backward.first);
@@ -150,12 +157,12 @@ double saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double effic
     gather_tokens(Turns::kForward, there);
     exchange(Turns::kForward, there.dispatch, forward.first);
     turns.wait(Turns::kBackward);
-    turns.compute(backward.rest);
+    experts(Turns::kBackward, back, backward.rest);
     exchange(Turns::kBackward, back.dispatch, backward.second);
     turns.post(Turns::kBackward, exposed(back.output, 1, needs.tensor));
     turns.compute(seconds(f.backward_weights));
     turns.wait(Turns::kForward);
-    turns.compute(forward.rest);
+    experts(Turns::kForward, there, forward.rest);
     exchange(Turns::kForward, there.combine, forward.second);
     turns.post(Turns::kForward, exposed(there.output, 1, needs.tensor));
     turns.wait(Turns::kBackward);
@@ -164,12 +171,12 @@ double saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double effic
     gather_tokens(Turns::kBackward, back);
     exchange(Turns::kBackward, back.combine, backward.first);
   }
-  // Collectives of experts' rows over etp are left out of both sides.
   const double alone = seconds(a.forward + a.backward + f.forward + f.backward) +
                        p.tensor_forward.exposed() + p.tensor_backward.exposed() +
                        p.context_forward.exposed() + p.context_backward.exposed() +
-                       there.tokens.exposed() + there.exposed() + there.output.exposed() +
-                       back.tokens.exposed() + back.exposed() + back.output.exposed();
+                       there.tokens.exposed() + there.exposed() + there.expert_tensor.exposed() +
+                       there.output.exposed() + back.tokens.exposed() + back.exposed() +
+                       back.expert_tensor.exposed() + back.output.exposed();
   return alone - (turns.now() - begin);
 }
 

@@ -353,6 +353,7 @@ class LayerPricer {
                                ? rates_.all_gather(s_.etp, 1, kElement * r.received * hidden_)
                                : CommTime{};
     m.expert_tensor.moves = twice(among);
+    m.gathered_first = r.is_gathered ? 0.5 : 0;
     if (r.gathered > 0)
       m.tokens.moves = rates_.all_gather(s_.etp, 1, kElement * r.gathered * hidden_);
     if (r.output > 0) m.output.moves = rates_.all_gather(s_.tp, 1, kElement * r.output * hidden_);
