@@ -134,12 +134,12 @@ std::string to_text(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     const MoeSchedulePrice& p = row.price;
     const auto both = [&](double MoePass::*part) { return ms(p.forward.*part + p.backward.*part); };
-    table.rows.push_back({p.name, p.num_chunks > 1 ? std::to_string(p.num_chunks) : "",
-                          both(&MoePass::exchange), both(&MoePass::gather), both(&MoePass::copy),
-                          both(&MoePass::experts), ms(p.forward.overlapped() + p.backward.overlapped()),
-                          ms(p.forward.total), ms(p.backward.total), ms(p.total()),
-                          format_bytes(p.bytes_across), format_bytes(p.bytes_inside),
-                          row.not_trained.empty() ? "trains it" : "prices it"});
+    table.rows.push_back(
+        {p.name, p.num_chunks > 1 ? std::to_string(p.num_chunks) : "", both(&MoePass::exchange),
+         both(&MoePass::gather), both(&MoePass::copy), both(&MoePass::experts),
+         ms(p.forward.overlapped() + p.backward.overlapped()), ms(p.forward.total),
+         ms(p.backward.total), ms(p.total()), format_bytes(p.bytes_across),
+         format_bytes(p.bytes_inside), row.not_trained.empty() ? "trains it" : "prices it"});
   }
   return report::to_text(table);
 }

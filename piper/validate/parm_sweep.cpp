@@ -29,7 +29,8 @@ void add(ParmCell& cell, const std::vector<cost::MoeSchedulePrice>& prices) {
   cell.s2 += t / s2;
   cell.best += t / best;
   cell.over_worse += std::max(s1, s2) / best;
-  cell.over_sequential += 1 + (overlapped.forward.overlapped() + overlapped.backward.overlapped()) / s2;
+  cell.over_sequential +=
+      1 + (overlapped.forward.overlapped() + overlapped.backward.overlapped()) / s2;
   cell.above_four += t / best > 4 ? 1 : 0;
   cell.least_communication = std::min(cell.least_communication, 1 - experts / t);
   cell.most_communication = std::max(cell.most_communication, 1 - experts / t);

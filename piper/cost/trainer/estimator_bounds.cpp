@@ -72,7 +72,8 @@ std::vector<StageLoad> TrainerEstimator::stage_loads(const Strategy& s, double i
   for (size_t i = 0; i < sums.size(); ++i) {
     Busy b = busy_of(s, sums[i]);
     if (b.hideable > 0) b.hideable *= facts(s)[i].paired;
-    loads.push_back({stage_bytes(s, sums[i], static_cast<int64_t>(i)).total(), b.exposed_seconds()});
+    loads.push_back(
+        {stage_bytes(s, sums[i], static_cast<int64_t>(i)).total(), b.exposed_seconds()});
   }
   return loads;
 }

@@ -296,8 +296,8 @@ std::string why_cheaper(const MoeSchedulePrice& best, const MoeSchedulePrice& ot
   term("gathers", &MoePass::gather);
   term("copies", &MoePass::copy);
   term("experts", &MoePass::experts);
-  const double hides = best.forward.overlapped() + best.backward.overlapped() - other.forward.overlapped() -
-                       other.backward.overlapped();
+  const double hides = best.forward.overlapped() + best.backward.overlapped() -
+                       other.forward.overlapped() - other.backward.overlapped();
   if (std::abs(hides) >= 0.01 * other.total())
     (hides > 0 ? less : more)
         .push_back(fmt::format("{} that overlap", format_seconds(std::abs(hides))));

@@ -42,7 +42,9 @@ struct TrainerEstimator::StageSums {
 struct TrainerEstimator::Busy {
   double forward = 0, backward = 0, weights = 0, hideable = 0;
   double total() const { return forward + backward; }
-  double exposed_seconds() const { return total() - hideable; }  // of a micro-batch in the steady state
+  double exposed_seconds() const {
+    return total() - hideable;
+  }  // of a micro-batch in the steady state
   // What the states of the stage add. `backward` counts gradients of weights with it.
   void add(const StageOverlap& states) {
     forward += states.forward;
