@@ -177,7 +177,8 @@ def told_to_stop(root):
 
 
 def changed(root):
-    """--replan auto: two stages and one micro-batch, each waiting for the other half of the time, make way for something faster; the processes stay."""
+    """--replan auto: two stages and one micro-batch, each waiting for the other half of the time, make way for something faster. The same processes
+    go on: nothing starts them again. Who is told to stop when a change is proposed stops them all, wherever they are in it."""
     described = json.loads((pathlib.Path(__file__).resolve().parent.parent / "configs/clusters/rtx4090x8.json").read_text())
     described.update(kind="cpu", memory_bytes_per_second=1e10, compute={"fp32": {"peak_flops_per_second": 1e11, "gemm_efficiency": 0.5}})
     (root / "cores.json").write_text(json.dumps({k: v for k, v in described.items() if k not in ("sources", "element_wise_bytes_per_second")}))
@@ -185,16 +186,29 @@ def changed(root):
     losses = {}
     for policy in ("off", "auto"):
         command = train_command(root, root / policy, (2, 1, 1), "--replan", policy)
-        for flag, value in (("--model", root / "longer.json"), ("--cluster", root / "cores.json"), ("--sequence", 64), ("--steps", 80)):
+        for flag, value in (("--model", root / "longer.json"), ("--cluster", root / "cores.json"), ("--sequence", 64), ("--steps", 120)):
             command[command.index(flag) + 1] = str(value)
         done = subprocess.run(launch(2, [*command, "--micro-batch", "8", "--num-micro-batches", "1"]), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
         losses[policy] = [line["loss"] for line in metrics(root / policy)]
     mesh = json.loads((root / "auto" / "strategy.json").read_text())["mesh"]
-    assert mesh != json.loads((root / "off" / "strategy.json").read_text())["mesh"], f"nothing was changed: {done.stdout}"
-    assert len(losses["auto"]) == len(losses["off"]) == 80
+    assert mesh != json.loads((root / "off" / "strategy.json").read_text())["mesh"], f"nothing was changed: {done.stdout}{done.stderr}"
+    assert len(losses["auto"]) == len(losses["off"]) == 120
     furthest = max(abs(a - b) / b for a, b in zip(losses["auto"], losses["off"]))
     assert furthest < 1e-5, furthest
+    command[command.index("--steps") + 1] = "100000"
+    command[command.index("--run") + 1] = str(root / "told")
+    process = subprocess.Popen(launch(2, [*command, "--micro-batch", "8", "--num-micro-batches", "1"]), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 120
+    while not (root / "told" / "proposed_strategy.json").exists():
+        assert process.poll() is None and time.monotonic() < until, "nothing was proposed"
+        time.sleep(0.001)
+    for pid in children_of(process.pid):
+        if "PIPER_PROCESS=1" in pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0"):
+            os.kill(pid, signal.SIGTERM)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 3, f"exit code {process.returncode}: {said}"
+    assert files(root / "told", metrics(root / "told")[-1]["step"]), "the last step is not saved"
     return furthest
 
 

@@ -7,7 +7,7 @@
 //        unit A                unit B
 //   a0 o---o a1            b0 o---o b1       a0's rows for b0 and b1 go a0 -> b0, then b0 -> b1
 //       \________________/                   phase I   inside the unit, straight
-//        a NIC of each                      phase II  between counterparts
+//        a NIC of each                       phase II  between counterparts
 //                                            phase III inside the unit: what arrived for others
 //
 //   phase I  ||  (phase II -> phase III)     eq. 13

@@ -3,7 +3,7 @@
 //
 //   stage 1, inside   every share is carried by one member of each node: the one in its owner's
 //                     place. It receives its node's values and adds them by ascending member.
-//   stage 2, NICs    the carriers send their node's sum to the owner, who adds the nodes' sums by
+//   stage 2, NICs     the carriers send their node's sum to the owner, who adds the nodes' sums by
 //                     ascending node
 //
 //   share of b1:   a0 -> a1 (x_a0 + x_a1) --.

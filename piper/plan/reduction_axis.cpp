@@ -48,7 +48,7 @@ Reduction cheaper_reduction(const model::Model& model, const cluster::Cluster& c
 
 std::string explain_reduction(const model::Model& model, const cluster::Cluster& cluster,
                               const strategy::Strategy& s) {
-  if (s.mesh.num_replicas() <= 1) return "";
+  if (reduction_seconds(model, cluster, s, s.reduction) == 0) return "";
   const auto seconds = [&](Reduction form) {
     return format_seconds(reduction_seconds(model, cluster, s, form));
   };

@@ -138,6 +138,14 @@ TEST_CASE(
   Request request = world.request(64, 128);
   request.fixed.runnable = true;
   CHECK(search(request).ranked.front().strategy.reduction == kHierarchical);
+  Request wide = world.request(128, 128);
+  wide.fixed.runnable = true;
+  wide.fixed.pp = 8;
+  wide.fixed.ep = wide.fixed.etp = wide.fixed.tp = wide.fixed.cp = 1;
+  wide.fixed.placement = strategy::Placement::kDataInside;  // 16 replicas on two nodes
+  CHECK(search(wide).ranked.front().strategy.reduction == kHierarchical);
+  wide.fixed.placement = strategy::Placement::kPipelineInside;  // one a node
+  CHECK(search(wide).ranked.front().strategy.reduction == Reduction::kDirect);
   request.fixed.reduction = Reduction::kDirect;
   CHECK(search(request).ranked.front().strategy.reduction == Reduction::kDirect);
 }

@@ -39,6 +39,12 @@ int64_t round_size(int64_t num_visited) {
   return std::clamp(num_visited / kPart, kLeast, kMost);
 }
 
+// What is trained chooses it by where the ranks of a mesh sit.
+strategy::Reduction reduction_of(const Request& r, const Strategy& s) {
+  if (!r.fixed.runnable) return s.reduction;
+  return r.fixed.reduction ? *r.fixed.reduction : cheaper_reduction(*r.model, *r.cluster, s);
+}
+
 Strategy base_of(const Request& r, const Shape& shape) {
   Strategy strategy = with_shape(r, shape);
   strategy.model = r.model->name;
@@ -47,9 +53,7 @@ Strategy base_of(const Request& r, const Shape& shape) {
   strategy.sequence = r.sequence;
   strategy.sequence_parallel = shape.sequence_parallel;
   strategy.capacity = r.fixed.capacity;
-  if (r.fixed.runnable)
-    strategy.reduction =
-        r.fixed.reduction.value_or(cheaper_reduction(*r.model, *r.cluster, strategy));
+  strategy.reduction = reduction_of(r, strategy);
   return strategy;
 }
 
@@ -178,6 +182,7 @@ class Visit {
 
   // What only memory, reductions and messages feel.
   void for_each_state(Strategy& s, auto visit) {
+    const strategy::Reduction data_inside = s.reduction;
     for (s.zero = 0; s.zero <= 3; ++s.zero) {
       if (!tries_zero(r_, s, s.zero)) continue;
       fits_ = false;
@@ -190,6 +195,7 @@ class Visit {
         for (const Placement placement : strategy::kPlacements) {
           if (!tries_placement(r_, s, placement)) continue;
           s.placement = placement;
+          s.reduction = placement == Placement::kDataInside ? data_inside : reduction_of(r_, s);
           visit();
         }
       }
@@ -197,6 +203,7 @@ class Visit {
     s.zero = 0;
     s.offload = Offload::kNone;
     s.placement = Placement::kDataInside;
+    s.reduction = data_inside;
   }
 
   void price(const Strategy& s) {

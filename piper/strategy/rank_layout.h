@@ -27,7 +27,8 @@ namespace piper::strategy {
 // Every kind of group that communicates, and what its ranks share:
 //   kExpert        the experts of a layer: tokens are exchanged here
 //   kExpertTensor  the matrices of an expert
-//   kTensorExpert  both (megatron-core's tp_ep): the ep x etp ranks that together hold a layer's experts
+//   kTensorExpert  both (megatron-core's tp_ep): the ep x etp ranks that together hold a layer's
+//                  experts
 //   kTensor        the matrices of a layer (not of its experts)
 //   kContext       a sequence
 //   kPipeline      the layers: the same member of every stage
@@ -35,8 +36,9 @@ namespace piper::strategy {
 //   kExpertData    the same experts
 //   kStage         the layers of a pipeline stage: its norms, routers and what else all its ranks
 //                  hold whole
-//   kEmbeddingTable  the embedding's table, which first and last stage may both hold: the same
-//                  member of both
+//   kEmbeddingTable
+//                  the embedding's table, which first and last stage may both hold: the same member
+//                  of both
 //   kWorld         the step: all ranks
 //   kRank          nothing: a rank alone, with its host
 enum class Axis : uint8_t {

@@ -51,9 +51,10 @@ void Run::replan(RankTrainer& trainer, comm::Transport& transport, int64_t numbe
                                  .seconds = seconds,
                                  .tasks = recorder_.timeline_of(number)->tasks,
                                  .expert_rows = outcome.expert_rows},
-                                request_.num_steps - number, displaced(trainer.placements()));
+                                last_step() - number, displaced(trainer.placements()));
   if (!found) return;
-  const bool changes = request_.replan.kind == plan::Replan::kAuto;
+  // The step that follows is the last with the present strategy.
+  const bool changes = request_.replan.kind == plan::Replan::kAuto && number + 1 < last_step();
   const fs::path file = request_.folder / report::kProposedStrategyFile;
   write_json_file(file, strategy::to_json(found->proposal.strategy));
   say(fmt::format("step {}: {}; {}", number, plan::to_text(*found, request_.strategy),

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """A training step of a whole mixture model on one device: `piper train` against transformers with torch.optim.AdamW (fused), as it is and under
 torch.compile. In bf16 Piper keeps fp32 masters, and so do they: fp32 weights under autocast. Their weights in bf16 alone (half of the optimizer's
-bytes, and another result) are timed too and are not what the ratio is to. Both sides run in turn on random weights and the same
-batch; medians of the steps behind the first few.
+bytes, and another result) are timed too and are not what the ratio is to. First Piper runs, then each of the others, on weights drawn at random and
+windows of the same text; medians of the steps behind the first few. A form's seconds include its compilation and its steps.
 
-usage: step_device.py PIPER DEVICE fp32|bf16 CLUSTER CONFIG SEQUENCE MICRO_BATCH BATCH STEPS [COMPILE_SECONDS]; prints JSON. Without transformers the
+usage: step_device.py PIPER DEVICE fp32|bf16 CLUSTER CONFIG SEQUENCE MICRO_BATCH BATCH STEPS [SECONDS_A_FORM]; prints JSON. Without transformers the
 ratio is null."""
 import contextlib
+import gc
 import json
 import pathlib
 import signal
@@ -20,7 +21,7 @@ import torch
 
 PIPER, DEVICE, PRECISION, CLUSTER, CONFIG = sys.argv[1:6]
 SEQUENCE, MICRO_BATCH, BATCH, STEPS = map(int, sys.argv[6:10])
-COMPILE_SECONDS = int(sys.argv[10]) if len(sys.argv) > 10 else 90
+SECONDS_A_FORM = int(sys.argv[10]) if len(sys.argv) > 10 else 90
 WARM_STEPS = 3
 
 
@@ -29,10 +30,13 @@ def wait():
         torch.cuda.synchronize()
 
 
+TEXT = "".join(f"{n} times {n + 3} is {n * (n + 3)}. " for n in range(SEQUENCE * BATCH // 8 + 100))
+
+
 def piper(folder):
-    """(median seconds of a step, MFU of that step, peak bytes, predicted seconds)"""
+    """Milliseconds of the median step, its MFU, peak bytes, predicted milliseconds."""
     text = folder / "text.txt"
-    text.write_text("".join(f"{n} times {n + 3} is {n * (n + 3)}. " for n in range(SEQUENCE * BATCH // 8 + 100)))
+    text.write_text(TEXT)
     run = folder / "run"
     done = subprocess.run([PIPER, "train", "--model", CONFIG, "--data", text, "--cluster", CLUSTER, "--device", DEVICE, "--precision", PRECISION, "--pp", "1", "--dp", "1",
                            "--sequence", str(SEQUENCE), "--global-batch", str(BATCH), "--micro-batch", str(MICRO_BATCH), "--steps", str(STEPS + WARM_STEPS), "--clip-norm", "0",
@@ -42,7 +46,7 @@ def piper(folder):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][WARM_STEPS:]
     comparison = json.loads(done.stdout[done.stdout.index("{"):])["comparison"]
     return {"milliseconds": 1e3 * statistics.median(line["step_seconds"] for line in lines), "mfu": statistics.median(line["mfu"] for line in lines),
-            "peak_bytes": max(line["peak_bytes"] for line in lines), "predicted_milliseconds": 1e3 * comparison.get("predicted_step_seconds", 0)}
+            "peak_bytes": max(line["peak_bytes"] for line in lines), "predicted_milliseconds": 1e3 * comparison["predicted_step_seconds"] if comparison.get("predicted_step_seconds") else None}
 
 
 class Opponent:
@@ -57,7 +61,8 @@ class Opponent:
         self.forward = torch.compile(self.model) if compiled else self.model
         self.autocast = torch.autocast(DEVICE.split(":")[0], torch.bfloat16) if PRECISION == "bf16" and dtype == torch.float32 else contextlib.nullcontext()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-        self.tokens = torch.randint(0, 256, (BATCH, SEQUENCE + 1), device=DEVICE)
+        text = torch.tensor(list(TEXT.encode()), device=DEVICE)
+        self.tokens = torch.stack([text[i * SEQUENCE:(i + 1) * SEQUENCE + 1] for i in range(BATCH)])
 
     def step(self):
         self.optimizer.zero_grad(set_to_none=True)
@@ -82,7 +87,7 @@ class Opponent:
 
 
 def too_long(*_):
-    raise TimeoutError(f"not ready within {COMPILE_SECONDS} s")
+    raise TimeoutError(f"not ready within {SECONDS_A_FORM} s")
 
 
 def opponents():
@@ -94,13 +99,15 @@ def opponents():
     signal.signal(signal.SIGALRM, too_long)
     for backend, dtype, compiled in forms:
         name = f"transformers {backend}{', compiled' if compiled else ''}{', weights in bf16 alone' if dtype == torch.bfloat16 else ''}"
-        signal.alarm(COMPILE_SECONDS)
+        signal.alarm(SECONDS_A_FORM)
         try:
             found[name] = Opponent(backend, dtype, compiled).milliseconds()
         except Exception as error:  # a back end that this device or type has not, or a compiler's
             failed[name] = f"{type(error).__name__}: {str(error)[:150]}"
         finally:
             signal.alarm(0)
+        gc.collect()
+        torch._dynamo.reset()
         if DEVICE != "cpu":
             torch.cuda.empty_cache()
     return found, failed

@@ -69,8 +69,8 @@ struct CollectiveCost {
 // behind it.
 struct MixtureCollectives {
   CollectiveCost tokens, dispatch, combine, expert_tensor, output;
-  double gathered_first =
-      0;  // of expert_tensor: in front of the experts; the rest is summed behind
+  // Of expert_tensor: in front of the experts; the rest is summed behind.
+  double gathered_first = 0;
   double exposed() const { return dispatch.exposed() + combine.exposed(); }
 };
 
