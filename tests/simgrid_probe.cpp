@@ -1,5 +1,6 @@
-// Writes one case of a collective for SimGrid's SMPI (platform, hosts, step lists) and prints what play_flows() says of
-// it: `simgrid_probe SHAPE ALGORITHM BYTES FOLDER STARTUP`, or `simgrid_probe` alone for the shapes. tests/simgrid.py runs it.
+// Writes one case of a collective for SimGrid's SMPI (platform, hosts, step lists) and prints what
+// play_flows() says of it: `simgrid_probe SHAPE ALGORITHM BYTES FOLDER STARTUP`, or `simgrid_probe`
+// alone for the shapes. tests/simgrid.py runs it.
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/collective/algorithms.h>
@@ -127,7 +128,8 @@ int main(int argc, char** argv) {
   const int64_t bytes = std::stoll(argv[3]);
   const std::filesystem::path folder = argv[4];
   fabric.costs.send_seconds = std::stod(argv[5]);
-  // As SMPI: a send is done when its message has been received, and nothing moves before both are posted.
+  // As SMPI: a send is done when its message has been received, and nothing moves before both are
+  // posted.
   fabric.costs.eager_bytes = 0;
   fabric.costs.sends_end_at_arrival = true;
   // Every message has its share of a port, as a fluid: small packets, which no switch piles up.

@@ -26,7 +26,7 @@ class Nics {
   }
 
   const Units& nodes() const { return nodes_; }
-  int64_t num_cards(int64_t member) const { return size(nics_of(member)); }
+  int64_t num_nics(int64_t member) const { return size(nics_of(member)); }
 
   // Who carries piece k of what `member` sends or receives: itself for k = 0.
   int32_t carrier(int64_t member, int64_t k) const {
@@ -87,9 +87,9 @@ class Writer {
     uint32_t part = 0;
     for (const Transfer& transfer : transfers_) {
       const bool crosses = !nics_.nodes().together(transfer.from, transfer.to);
-      const int64_t num =
-          spread && crosses ? std::min(nics_.num_cards(transfer.from), nics_.num_cards(transfer.to))
-                            : 1;
+      const int64_t num = spread && crosses
+                              ? std::min(nics_.num_nics(transfer.from), nics_.num_nics(transfer.to))
+                              : 1;
       for (int64_t k = 0; k < num; ++k) piece(transfer, k, num, part++);
       if (transfer.from == member_) sent_ += transfer.count;
       if (transfer.to == member_) received_ += transfer.count;

@@ -17,10 +17,10 @@ struct ObservedMachine {
   // By level of the cluster: of the operations whose members have it as their innermost common
   // level, from the moment when the last member has come to its end. The median of those beside
   // which their ranks were in no other, over their prices; where these are the smaller part, how
-  // long ranks were in at least one, over the same in the simulation. Operations cross
-  // the levels inside their own, too, and do not say which one was slow: a level without operations
-  // of its own takes the figure of the next wider one that has some, so that nothing is proposed in
-  // the hope that it is fast. 1 where nobody spoke.
+  // long ranks were in at least one, over the same in the simulation. Operations cross the levels
+  // inside their own, too, and do not say which one was slow: a level without operations of its own
+  // takes the figure of the next wider one that has some, so that nothing is proposed in the hope
+  // that it is fast. 1 where nobody spoke.
   std::vector<double> links;
 };
 

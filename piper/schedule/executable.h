@@ -15,11 +15,12 @@ std::vector<std::vector<Action>> all_actions(strategy::PipelineSchedule schedule
 
 // One line a problem ("rank 2: B0 of chunk 1 stands before its forward", "deadlock: rank 0 at F1,
 // rank 1 at B0"), empty when the lists are executable:
-//   - each rank runs every micro-batch of every chunk once forward and once backward, the latter whole or in two parts;
+//   - each rank runs every micro-batch of every chunk once forward and once backward, the latter
+//     whole or in two parts;
 //   - a backward stands behind its forward, a part for the weights behind the part for the input;
-//   - when each rank takes its actions in order, and each action waits for what it needs (a forward for the virtual stage
-//     before, a backward for its own forward and the virtual stage behind; the two of a pair for what both need), all
-//     lists come to their end;
+//   - when each rank takes its actions in order, and each action waits for what it needs (a forward
+//     for the virtual stage before, a backward for its own forward and the virtual stage behind;
+//     the two of a pair for what both need), all lists come to their end;
 //   - a pair is a forward, then a whole backward, of another micro-batch.
 // Only `schedule`'s geometry is used: the lists may come from anywhere.
 std::vector<std::string> execution_problems(strategy::PipelineSchedule schedule,

@@ -97,8 +97,8 @@ Layout layout_of(const std::map<std::string, double>& settings) {
 
 struct Kind {
   int64_t connection = 0;  // both ports; 0: not TCP
-  // Of the control channel, or TCP without bytes and without an end (an acknowledgement, the opening
-  // of a connection): may arrive before bytes that were sent earlier.
+  // Of the control channel, or TCP without bytes and without an end (an acknowledgement, the
+  // opening of a connection): may arrive before bytes that were sent earlier.
   bool goes_first = false;
 };
 
@@ -217,7 +217,8 @@ class Fabric {
     return frame;
   }
 
-  // The station with this number is the rank in the address' last two bytes; scripts/lab gives them.
+  // The station with this number is the rank in the address' last two bytes; scripts/lab gives
+  // them.
   void read_frames(int64_t from) {
     constexpr int kYield = 16;  // then the others' and what is due
     for (int i = 0; i < kYield; ++i) {

@@ -5,17 +5,17 @@
 //
 // A link serves one frame at a time and never idles while a frame waits (each queue for itself: a
 // frame never reserves two links together, which would leave gaps that no hardware has and fake
-// gains of pipelining). Where frames leave their rank, its port out and NIC up, connections take turns
-// of a frame, as queue pairs do in a NIC: a sender that hands over whole messages at once does not
-// decide in what order receivers are served. All other links serve in the order in which heads
-// arrive. A frame's head reaches the next link `latency` after its service began; a faster link
-// begins later, so that it ends with the tail.
+// gains of pipelining). Where frames leave their rank, its port out and NIC up, connections take
+// turns of a frame, as queue pairs do in a NIC: a sender that hands over whole messages at once
+// does not decide in what order receivers are served. All other links serve in the order in which
+// heads arrive. A frame's head reaches the next link `latency` after its service began; a faster
+// link begins later, so that it ends with the tail.
 //
-// Where links serve first come, first served, short frames have a lane of their own, which goes first:
-// announcements of messages do not wait behind other connections' messages. No frame overtakes an
-// earlier one of the same connection, but for those that are marked: they always go first and cost
-// their bytes alone. These are acknowledgements, which a NIC makes by itself, and the control channel,
-// which has a network of its own elsewhere.
+// Where links serve first come, first served, short frames have a lane of their own, which goes
+// first: announcements of messages do not wait behind other connections' messages. No frame
+// overtakes an earlier one of the same connection, but for those that are marked: they always go
+// first and cost their bytes alone. These are acknowledgements, which a NIC makes by itself, and
+// the control channel, which has a network of its own elsewhere.
 #pragma once
 
 #include <array>
