@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/base/median.h>
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_world.h>
 #include <piper/cli/strategy_flags.h>
@@ -142,11 +143,6 @@ struct Measured {
   double bytes = 0, seconds = 0;  // the median
   double of_copy = 0;             // its rate over that of the copy of the same round, the median
 };
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 std::vector<Measured> measure(const Flags& flags, const runtime::OperandsOn& on) {
   const Passes passes(flags, on);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/base/median.h>
 #include <piper/cli/bench_world.h>
 #include <piper/cluster/cluster.h>
 #include <piper/comm/launch.h>
@@ -99,9 +100,9 @@ WorldBench::Times WorldBench::measure(int64_t rows, int64_t rounds, int64_t step
     limit.push_back(limit_seconds(rows, steps));
     ratio.push_back(step.back() / limit.back());
   }
-  return {.step_seconds = nn::median(step),
-          .limit_seconds = nn::median(limit),
-          .ratio = nn::median(ratio),
+  return {.step_seconds = median(step),
+          .limit_seconds = median(limit),
+          .ratio = median(ratio),
           .lowest_ratio = std::ranges::min(ratio),
           .highest_ratio = std::ranges::max(ratio)};
 }

@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/base/median.h>
 #include <piper/cluster/fit.h>
 
 #include <algorithm>
@@ -19,13 +20,6 @@ struct Line {
   double beta = 0;
   double operator()(double bytes) const { return alpha + beta * bytes; }
 };
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
 
 // Theil-Sen: the median slope of all pairs, then the median intercept of the relative errors.
 Line start_line(const std::vector<Sample>& samples) {

@@ -1,4 +1,5 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <piper/base/median.h>
 #include <piper/nn/aten.h>
 #include <piper/nn/bench_moe_layer.h>
 #include <piper/nn/stage.h>
@@ -141,12 +142,6 @@ MoeLayerTimes bench_moe_layer(const MoeLayerShape& shape, int64_t rounds) {
           .gemm_seconds = fastest,
           .ratio = median(ratio),
           .flops = bench.flops()};
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 }  // namespace piper::nn

@@ -55,6 +55,4 @@ class MoeLayerBench {
 // Interleaved rounds, after one round to warm up.
 MoeLayerTimes bench_moe_layer(const MoeLayerShape& shape, int64_t rounds);
 
-double median(std::vector<double> values);
-
 }  // namespace piper::nn

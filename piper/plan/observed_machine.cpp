@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/base/median.h>
 #include <piper/graph/operations.h>
 #include <piper/plan/observed_machine.h>
 
@@ -29,11 +30,6 @@ size_t level_of(const cluster::Cluster& cluster, const std::vector<Rank>& ranks)
   for (const Rank rank : ranks)
     level = std::max(level, cluster.common_level(ranks.front().value, rank.value));
   return level;
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 struct Span {

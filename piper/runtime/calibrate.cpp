@@ -1,4 +1,5 @@
 #include <ATen/Parallel.h>
+#include <piper/base/median.h>
 #include <piper/cost/segment_time.h>
 #include <piper/nn/aten.h>
 #include <piper/runtime/calibrate.h>
@@ -32,11 +33,6 @@ struct Measured {                        // seconds
 
 // Repeats from a window to the next.
 constexpr int64_t kRepeatsOfWindow = 3;
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 // Without the longest of a hundred: those are the host's stalls. Ascending.
 double mean_without_stalls(const std::vector<double>& values) {
