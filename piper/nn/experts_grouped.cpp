@@ -142,7 +142,23 @@ bool computes_right(const at::Device& device, at::ScalarType dtype) {
   return true;
 }
 
+// Set by choose_grouped_products() alone.
+GroupedChoice& measured_choice() {
+  static GroupedChoice choice;
+  return choice;
+}
+
+ExpertsSize size_of(const ExpertsBlock& block, int64_t num_rows) {
+  const auto experts = static_cast<double>(block.local_experts);
+  return {.rows = static_cast<double>(num_rows) / experts,
+          .hidden = static_cast<double>(block.down->value.size(1)),
+          .ffn = static_cast<double>(block.down->value.size(2)),
+          .experts = experts};
+}
+
 }  // namespace
+
+void choose_grouped_products(const GroupedChoice& choice) { measured_choice() = choice; }
 
 bool try_grouped_products(const at::Device& device, at::ScalarType dtype) {
   if (device.is_cpu()) return false;
@@ -170,7 +186,8 @@ bool computes_grouped(const ExpertsBlock& block, const at::Tensor& rows_RD) {
   if (!is_aligned(block.gate_up->value) || !is_aligned(block.down->value) ||
       !begins_aligned(rows_RD))
     return false;
-  return trials().found(rows_RD.device(), rows_RD.scalar_type());
+  return trials().found(rows_RD.device(), rows_RD.scalar_type()) &&
+         measured_choice().of(size_of(block, rows_RD.size(0)));
 }
 
 at::Tensor grouped_forward(ExpertsBlock& block, const at::Tensor& received_RD,

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <piper/nn/experts.h>
+#include <piper/nn/grouped_choice.h>
 
 #include <string>
 #include <vector>
@@ -23,8 +24,11 @@ bool try_grouped_products(const at::Device& device, at::ScalarType dtype);
 // product". Thread-safe.
 std::vector<std::string> grouped_products_found();
 
+// From now on by this choice; without one all experts are one product. While nothing computes.
+void choose_grouped_products(const GroupedChoice& choice);
+
 // Whether these rows are computed by it: there are some, no expert is a copy, rows of the
-// matrices are multiples of 16 bytes, and the trial went well. Thread-safe.
+// matrices are multiples of 16 bytes, the trial went well, and the choice is so. Thread-safe.
 bool computes_grouped(const ExpertsBlock& block, const at::Tensor& rows_RD);
 
 at::Tensor grouped_forward(ExpertsBlock& block, const at::Tensor& received_RD,

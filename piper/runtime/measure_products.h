@@ -2,7 +2,9 @@
 // `piper profile` before all else, kept among a cluster's curves, and read from there by runs.
 #pragma once
 
+#include <piper/cluster/cluster.h>
 #include <piper/cluster/curve.h>
+#include <piper/nn/grouped_choice.h>
 #include <piper/nn/product_choice.h>
 #include <piper/runtime/measure_points.h>
 
@@ -29,5 +31,10 @@ inline constexpr double kSureAdvantage = 1.15;
 // By nn::product_classes(); nothing without that curve, or where a class lacks a point.
 std::vector<ProductComparison> compared_products(const std::vector<cluster::Curve>& measured);
 std::optional<nn::ProductChoice> product_choice_of(const std::vector<cluster::Curve>& measured);
+
+// Of the two ways to compute experts in bf16 (shape_curves.h) the faster one at each size, over all
+// skews together. Nothing measured without both curves, or where they were measured on a CPU, whose
+// experts are computed one by one.
+nn::GroupedChoice grouped_choice_of(const cluster::Cluster& cluster);
 
 }  // namespace piper::runtime

@@ -141,6 +141,8 @@ std::vector<Case> all_cases() {
   cases.back().strategy.mesh.cp = 2;
   cases.push_back(make_case(small_model(), mesh_of(1, 4, 2)));
   cases.back().strategy.zero = 1;
+  cases.push_back(make_case(small_model(), mesh_of(2, 2, 4)));
+  cases.back().strategy.reduction_start = strategy::ReductionStart::kYielding;
   cases.push_back(make_case(small_model(), mesh_of(2, 2, 1), PipelineSchedule::kZbH1));
   cases.back().strategy.zero = 2;
   cases.push_back(make_case(with_tied_embeddings(), mesh_of(1, 4, 2)));
@@ -209,6 +211,24 @@ TEST_CASE("fused kernels are tried before they compute, and one that is wrong ne
   const int64_t before = stand_in::num_fused_attentions();
   on_device(make_case(small_model(), mesh_of(1, 1, 1)), 1);
   CHECK(stand_in::num_fused_attentions() > before + 8);
+  check_no_races();
+}
+
+TEST_CASE("experts are computed one by one where that was measured to be faster") {
+  const Case of = make_case(with_grouped_products(), mesh_of(1, 1, 1), PipelineSchedule::k1F1B,
+                            Recompute::kNone, strategy::Precision::kBf16);
+  const auto operations = [&] {
+    stand_in::begin(stand_in::Mode::kSynchronous);
+    on_device(of, 1);
+    return stand_in::num_operations();
+  };
+  const int64_t grouped = operations();
+  nn::choose_grouped_products(nn::GroupedChoice(
+      {{{.rows = 64, .hidden = 64, .ffn = 64, .experts = 4}, /*is_grouped=*/false}}));
+  const int64_t one_by_one = operations();
+  nn::choose_grouped_products({});
+  CHECK(one_by_one > grouped);
+  CHECK(operations() == grouped);
   check_no_races();
 }
 

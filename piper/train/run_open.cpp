@@ -219,20 +219,40 @@ FoundCheckpoint Run::same_checkpoint(const std::string& resumed) const {
   return found;
 }
 
+// What the run began with, as a choice's text; empty where it chose nothing.
+template <class Choice>
+std::string Run::resumed_choice(const char* key) const {
+  const Json& extra = resumed_->checkpoint().manifest.state.extra;
+  const auto found = extra.find(key);
+  if (found == extra.end()) return "";
+  try {
+    return Choice::parse(found->is_string() ? found->get<std::string>() : "").text();
+  } catch (const InvalidInput& problem) {
+    throw InvalidInput(fmt::format("{}: {}", resumed_->checkpoint().path.string(), problem.what()));
+  }
+}
+
+// On devices.
+void Run::choose_grouped_products() {
+  grouped_products_ = on_first_process(world_, "products of experts", [this]() -> std::string {
+    if (resumed_) return resumed_choice<nn::GroupedChoice>(kGroupedProducts);
+    return runtime::grouped_choice_of(request_.cluster).text();
+  });
+  if (grouped_products_.empty()) return nn::choose_grouped_products({});
+  const auto choice = nn::GroupedChoice::parse(grouped_products_);
+  nn::choose_grouped_products(choice);
+  say(
+      fmt::format("experts in bf16: one product for all at {} of {} measured sizes, one by one at "
+                  "the rest ({})",
+                  choice.num_grouped(), choice.num_points(),
+                  resumed_ ? "as the run began" : "as the cluster file measured"));
+}
+
 // All ranks compute as process 0's cluster file says, and a resumed run as it began.
 void Run::choose_products() {
+  choose_grouped_products();
   product_libraries_ = on_first_process(world_, "libraries of products", [this]() -> std::string {
-    if (resumed_) {
-      const Json& extra = resumed_->checkpoint().manifest.state.extra;
-      const auto found = extra.find(kProductLibraries);
-      if (found == extra.end()) return "";
-      try {
-        return nn::ProductChoice::parse(found->is_string() ? found->get<std::string>() : "").text();
-      } catch (const InvalidInput& problem) {
-        throw InvalidInput(
-            fmt::format("{}: {}", resumed_->checkpoint().path.string(), problem.what()));
-      }
-    }
+    if (resumed_) return resumed_choice<nn::ProductChoice>(kProductLibraries);
     const auto choice = runtime::product_choice_of(request_.cluster.curves);
     return choice ? choice->text() : std::string();
   });

@@ -47,6 +47,7 @@ inline constexpr uint64_t kReplanKeys = kBarrierKeys + (uint64_t{1} << 56);   //
 
 // Of TrainState::extra: nn::ProductChoice::text(), where the run computes by a measured choice.
 inline constexpr const char* kProductLibraries = "product_libraries";
+inline constexpr const char* kGroupedProducts = "grouped_products";
 
 // How long a save goes on waiting for the shards of processes once the run has failed.
 inline constexpr double kPartingSeconds = 1;
@@ -81,7 +82,10 @@ class Run {
   void agree() const;
   void open_folder();
   void share_cores();
+  template <class Choice>
+  std::string resumed_choice(const char* key) const;
   void choose_products();
+  void choose_grouped_products();
   std::string prepare_folder();
   void remove_earlier_run() const;
   std::optional<FoundCheckpoint> find_checkpoint(const fs::path& checkpoints) const;
@@ -155,6 +159,7 @@ class Run {
       start_seconds_;  // by rank, of its process's clock: when it left the first barrier
   std::string token_;  // of this run alone
   std::string product_libraries_;  // nn::ProductChoice::text(); empty: by the rule
+  std::string grouped_products_;   // nn::GroupedChoice::text(); empty: on devices always
   std::atomic<bool> stopped_{false};
   // Rank 0's process: the run ends to go on with the strategy that was proposed last.
   std::atomic<bool> changes_{false};

@@ -33,6 +33,7 @@ TrainState Run::state_after(int64_t number, const balance::Placements& placement
     state.extra[kExpertPlacement] = balance::to_json(some);
   if (request_.rebalance.is_on()) state.extra[kExpertLoads] = rebalancer.window();
   if (!product_libraries_.empty()) state.extra[kProductLibraries] = product_libraries_;
+  if (!grouped_products_.empty()) state.extra[kGroupedProducts] = grouped_products_;
   return state;
 }
 
