@@ -70,7 +70,9 @@ int run(const Flags& flags) {
   const StrategyFlags of = completed(flags);
   const model::Model model = read_model(of.model, of.ignore);
   const strategy::Strategy strategy = strategy_from_flags(of, model);
-  const exporting::Exported exported = exporting::export_strategy(trainer, model, strategy);
+  const cost::TrainerProfile priced = trainer_of("", strategy);
+  const exporting::Exported exported =
+      exporting::export_strategy(trainer, model, strategy, &priced);
   const bool works = exported.cannot.empty();
   if (works && !flags.out.empty()) write(flags.out, exported.text);
   if (flags.json) {

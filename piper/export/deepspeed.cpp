@@ -6,7 +6,7 @@ namespace piper::exporting {
 
 using strategy::Strategy;
 
-Exported to_deepspeed(const model::Model& model, const Strategy& s) {
+Exported to_deepspeed(const model::Model& model, const Strategy& s, const Overlaps& /*overlaps*/) {
   Exported exported;
   const bool moe = model.num_moe_layers() > 0;
   if (s.precision == strategy::Precision::kFp64)

@@ -5,10 +5,15 @@
 namespace piper::exporting {
 
 Exported export_strategy(Trainer trainer, const model::Model& model,
-                         const strategy::Strategy& strategy) {
+                         const strategy::Strategy& strategy, const cost::TrainerProfile* priced) {
   const TrainerTraits& t = traits(trainer);
-  Exported exported = t.write(model, strategy);
-  const cost::Offers offers = cost::load_trainer(t.profile).offers;
+  const cost::TrainerProfile own = cost::load_trainer(t.profile);
+  const cost::Offers& offers = own.offers;
+  const bool is_of_family = priced != nullptr && priced->name.starts_with(t.family);
+  std::vector<std::string> not_hidden;
+  const Overlaps overlaps = overlaps_of(is_of_family ? *priced : own, model, strategy, not_hidden);
+  Exported exported = t.write(model, strategy, overlaps);
+  exported.differs.insert(exported.differs.end(), not_hidden.begin(), not_hidden.end());
   // One stage computes the same in one part or in two.
   strategy::Strategy offered = strategy;
   if (strategy.mesh.pp == 1 && !offers.has(strategy.schedule, 1) &&

@@ -3,6 +3,7 @@
 // cannot express at all.
 //
 //   offers.h         what its profile says that it does not run, for every trainer
+//   overlaps.h       what its price hides behind compute, and a flag has to ask for
 //   megatron.cpp     Megatron-LM: flags of pretrain_gpt.py
 //   deepspeed.cpp    DeepSpeed: its JSON configuration
 //   torchtitan.cpp   torchtitan 0.3: flags over a --module and --config
@@ -10,6 +11,7 @@
 #pragma once
 
 #include <piper/base/traits.h>
+#include <piper/export/overlaps.h>
 #include <piper/model/model.h>
 #include <piper/strategy/strategy.h>
 
@@ -29,11 +31,15 @@ struct Exported {
 };
 
 // One for each trainer: what its flags can say. Whether its profile offers the plan is not asked
-// here.
-Exported to_megatron(const model::Model& model, const strategy::Strategy& strategy);
-Exported to_deepspeed(const model::Model& model, const strategy::Strategy& strategy);
-Exported to_torchtitan(const model::Model& model, const strategy::Strategy& strategy);
-Exported to_nemo(const model::Model& model, const strategy::Strategy& strategy);
+// here. DeepSpeed's and torchtitan's overlaps are their defaults.
+Exported to_megatron(const model::Model& model, const strategy::Strategy& strategy,
+                     const Overlaps& overlaps = {});
+Exported to_deepspeed(const model::Model& model, const strategy::Strategy& strategy,
+                      const Overlaps& overlaps = {});
+Exported to_torchtitan(const model::Model& model, const strategy::Strategy& strategy,
+                       const Overlaps& overlaps = {});
+Exported to_nemo(const model::Model& model, const strategy::Strategy& strategy,
+                 const Overlaps& overlaps = {});
 
 enum class Trainer : uint8_t { kMegatron, kDeepSpeed, kTorchtitan, kNemo };
 struct TrainerTraits {
@@ -41,20 +47,27 @@ struct TrainerTraits {
   const char* name;
   const char* software;  // in messages
   const char* profile;   // the built-in trainer profile that says what it offers
-  Exported (*write)(const model::Model& model, const strategy::Strategy& strategy);
+  const char* family;    // how the names of all profiles of this software begin
+  Exported (*write)(const model::Model& model, const strategy::Strategy& strategy,
+                    const Overlaps& overlaps);
 };
 inline constexpr std::array kTrainerTraits{
-    TrainerTraits{Trainer::kMegatron, "megatron", "Megatron Core", "megatron", to_megatron},
-    TrainerTraits{Trainer::kDeepSpeed, "deepspeed", "DeepSpeed", "deepspeed", to_deepspeed},
-    TrainerTraits{Trainer::kTorchtitan, "torchtitan", "torchtitan", "torchtitan", to_torchtitan},
-    TrainerTraits{Trainer::kNemo, "nemo", "Megatron Core", "megatron-core", to_nemo}};
+    TrainerTraits{Trainer::kMegatron, "megatron", "Megatron Core", "megatron", "megatron",
+                  to_megatron},
+    TrainerTraits{Trainer::kDeepSpeed, "deepspeed", "DeepSpeed", "deepspeed", "deepspeed",
+                  to_deepspeed},
+    TrainerTraits{Trainer::kTorchtitan, "torchtitan", "torchtitan", "torchtitan", "torchtitan",
+                  to_torchtitan},
+    TrainerTraits{Trainer::kNemo, "nemo", "Megatron Core", "megatron-core", "megatron", to_nemo}};
 static_assert(are_in_order(kTrainerTraits));
 constexpr const auto& rows(Trainer) { return kTrainerTraits; }
 inline constexpr auto kTrainers = values_of<Trainer>();
 
 // Requires contradictions(strategy, model) to be empty. `cannot` has also what the trainer's
-// profile does not offer.
+// profile does not offer. `priced`: the profile that the plan was made for; where it is not of this
+// software, or none, overlaps are those of the trainer's own.
 Exported export_strategy(Trainer trainer, const model::Model& model,
-                         const strategy::Strategy& strategy);
+                         const strategy::Strategy& strategy,
+                         const cost::TrainerProfile* priced = nullptr);
 
 }  // namespace piper::exporting

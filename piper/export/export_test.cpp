@@ -75,6 +75,46 @@ TEST_CASE(
   CHECK(flags.count("--pipeline-model-parallel-layout") == 0);
 }
 
+// By megatron-bridge's price: gradients, tensor parallelism and exchanges hide behind compute.
+TEST_CASE("what the price hides is asked for; what Megatron Core cannot hide is said") {
+  const model::Model model = model::load_model("qwen3-30b-a3b");
+  const cost::TrainerProfile bridge = cost::load_trainer("megatron-bridge");
+  Strategy s = example(model, {.pp = 2, .ep = 8, .dp = 8, .tp = 2});
+  s.mesh.vpp = 2;
+  s.layers_per_stage = strategy::even_split(model.num_layers(), 4);
+  s.schedule = PipelineSchedule::kInterleaved;
+  s.sequence_parallel = true;
+  s.zero = 1;
+  const auto given = [&](const cost::TrainerProfile* priced) {
+    const auto flags = flags_of(export_strategy(Trainer::kMegatron, model, s, priced).text);
+    std::vector<size_t> counts;
+    for (const char* flag : {"--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap",
+                             "--overlap-moe-expert-parallel-comm"})
+      counts.push_back(flags.count(flag));
+    return counts;
+  };
+  CHECK(given(&bridge) == std::vector<size_t>{1, 1, 1, 1});
+  CHECK(given(nullptr) == std::vector<size_t>{0, 0, 0, 0});  // the profile megatron hides nothing
+  const cost::TrainerProfile torchtitan = cost::load_trainer("torchtitan");
+  CHECK(given(&torchtitan) == std::vector<size_t>{0, 0, 0, 0});  // not of this software
+  s.zero = 0;
+  CHECK(given(&bridge) == std::vector<size_t>{1, 0, 1, 1});
+  s.recompute = Recompute::kFull;
+  CHECK(given(&bridge) == std::vector<size_t>{1, 0, 1, 0});
+  CHECK(says(export_strategy(Trainer::kMegatron, model, s, &bridge).differs, "full recomputation"));
+  s.recompute = Recompute::kNone;
+  s.sequence_parallel = false;
+  CHECK(given(&bridge) == std::vector<size_t>{1, 0, 0, 1});
+  CHECK(says(export_strategy(Trainer::kMegatron, model, s, &bridge).differs, "sequence parallel"));
+  s = example(model, {.pp = 2, .ep = 8, .dp = 8});
+  CHECK(given(&bridge) == std::vector<size_t>{1, 0, 0, 0});
+  CHECK(says(export_strategy(Trainer::kMegatron, model, s, &bridge).differs, "virtual stages"));
+  s.zero = 1;
+  CHECK(export_strategy(Trainer::kNemo, model, s, &bridge)
+            .text.find("overlap_grad_reduce: true, overlap_param_gather: true") !=
+        std::string::npos);
+}
+
 TEST_CASE("Megatron-LM: DeepSeek-V3's attention, routing and first layers") {
   const model::Model model = model::load_model("deepseek-v3");
   Strategy s = example(model, {.pp = 8, .ep = 16, .dp = 32});

@@ -161,11 +161,15 @@ void add_model(const model::Model& model, Flags& flags) {
 
 }  // namespace
 
-Exported to_megatron(const model::Model& model, const Strategy& s) {
+Exported to_megatron(const model::Model& model, const Strategy& s, const Overlaps& overlaps) {
   Exported exported;
   add_core_limits(model, s, exported);
   Flags flags;
   add_parallel(model, s, flags);
+  if (overlaps.gradients) flags.add("--overlap-grad-reduce");
+  if (overlaps.weights) flags.add("--overlap-param-gather");
+  if (overlaps.tensor) flags.add("--tp-comm-overlap");
+  if (overlaps.exchange) flags.add("--overlap-moe-expert-parallel-comm");
   add_model(model, flags);
   exported.text = flags.take();
   if (model.rope.scaling != "none")

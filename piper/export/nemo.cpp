@@ -6,7 +6,7 @@ namespace piper::exporting {
 
 using strategy::Strategy;
 
-Exported to_nemo(const model::Model& model, const Strategy& s) {
+Exported to_nemo(const model::Model& model, const Strategy& s, const Overlaps& overlaps) {
   Exported exported;
   add_core_limits(model, s, exported);
   const bool moe = model.num_moe_layers() > 0;
@@ -20,7 +20,11 @@ Exported to_nemo(const model::Model& model, const Strategy& s) {
   text += fmt::format("  context_parallel_size: {}\n  sequence_parallel: {}\n", s.mesh.cp,
                       s.sequence_parallel);
   if (s.placement == strategy::Placement::kPipelineInside) text += "  use_tp_pp_dp_mapping: true\n";
-  if (s.zero == 1) text += "  ddp: {use_distributed_optimizer: true}\n";
+  if (s.zero == 1 || overlaps.gradients)
+    text += fmt::format(
+        "  ddp: {{use_distributed_optimizer: {}, overlap_grad_reduce: {}, overlap_param_gather: "
+        "{}}}\n",
+        s.zero == 1, overlaps.gradients, overlaps.weights);
   if (moe)
     text += fmt::format("  expert_model_parallel_size: {}\n  expert_tensor_parallel_size: {}\n",
                         s.mesh.ep, s.mesh.etp);
@@ -39,6 +43,8 @@ Exported to_nemo(const model::Model& model, const Strategy& s) {
   text += "# the model's config\nmodel:\n";
   if (s.mesh.cp > 1)
     text += fmt::format("  cp_comm_type: {}\n", strategy::has_ring(s) ? "p2p" : "all_gather");
+  if (overlaps.tensor) text += "  tp_comm_overlap: true\n";
+  if (overlaps.exchange) text += "  overlap_moe_expert_parallel_comm: true\n";
   text += fmt::format("  seq_length: {}\n", s.sequence);
   if (const std::string layout = pipeline_layout(model, s); !layout.empty())
     text += fmt::format("  pipeline_model_parallel_layout: \"{}\"\n", layout);

@@ -48,7 +48,7 @@ const char* schedule_name(strategy::PipelineSchedule schedule) {
 
 }  // namespace
 
-Exported to_torchtitan(const model::Model& model, const Strategy& s) {
+Exported to_torchtitan(const model::Model& model, const Strategy& s, const Overlaps& /*overlaps*/) {
   Exported exported;
   const auto add = [&](const char* flag, const auto& value) {
     exported.text += fmt::format("--{} {}\n", flag, value);

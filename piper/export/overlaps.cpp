@@ -1,0 +1,32 @@
+#include <fmt/format.h>
+#include <piper/export/overlaps.h>
+
+namespace piper::exporting {
+
+Overlaps overlaps_of(const cost::TrainerProfile& priced, const model::Model& model,
+                     const strategy::Strategy& s, std::vector<std::string>& differs) {
+  Overlaps overlaps;
+  overlaps.gradients =
+      priced.hidden_gradients > 0 && (s.mesh.num_replicas() > 1 || s.mesh.edp() > 1);
+  overlaps.weights = overlaps.gradients && s.zero == 1;
+  if (priced.hidden_tensor > 0 && s.mesh.tp > 1) {
+    overlaps.tensor = s.sequence_parallel;
+    if (!overlaps.tensor)
+      differs.push_back(fmt::format(
+          "the price hides {:.0f} % of tensor parallelism's collectives, which Megatron Core does "
+          "with sequence parallelism alone",
+          100 * priced.hidden_tensor));
+  }
+  if (priced.hidden_exchange > 0 && s.mesh.ep > 1 && model.num_moe_layers() > 0) {
+    const bool is_full = s.recompute == strategy::Recompute::kFull;
+    overlaps.exchange = !is_full && (s.mesh.pp == 1 || s.mesh.vpp > 1);
+    if (!overlaps.exchange)
+      differs.push_back(fmt::format(
+          "the price hides {:.0f} % of the exchanges with experts, which Megatron Core does {}",
+          100 * priced.hidden_exchange,
+          is_full ? "not under full recomputation" : "under a pipeline with virtual stages alone"));
+  }
+  return overlaps;
+}
+
+}  // namespace piper::exporting
