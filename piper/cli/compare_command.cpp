@@ -106,6 +106,7 @@ std::vector<std::pair<std::string, std::pair<std::string, std::string>>> axes(co
       {"vpp", number(x.mesh.vpp, y.mesh.vpp)},
       {"tp", number(x.mesh.tp, y.mesh.tp)},
       {"cp", number(x.mesh.cp, y.mesh.cp)},
+      {"reductions start", {strategy::name(x.reduction_start), strategy::name(y.reduction_start)}},
       {"keys and values", {strategy::name(x.context_exchange), strategy::name(y.context_exchange)}},
       {"etp", number(x.mesh.etp, y.mesh.etp)},
       {"ep", number(x.mesh.ep, y.mesh.ep)},

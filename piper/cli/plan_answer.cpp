@@ -161,6 +161,12 @@ std::string reduction_of(const plan::Request& r, const strategy::Strategy& best)
   return r.fixed.runnable ? plan::explain_reduction(*r.model, *r.cluster, best) : "";
 }
 
+std::string reduction_start_of(const plan::Request& r, const strategy::Strategy& best) {
+  return r.has_exact_costs()
+             ? plan::explain_reduction_start(*r.estimator(), best, r.imbalance_at(best.mesh.ep))
+             : "";
+}
+
 std::string moe_schedule_of(const plan::Request& r, const strategy::Strategy& best) {
   return r.schedules_mixtures() ? plan::explain_moe_schedule(*r.estimator(), r.fixed, best,
                                                              r.imbalance_at(best.mesh.ep))
@@ -283,6 +289,8 @@ void print_plan(const PlanQuestion& q, const PlanAnswer& answer) {
     print_exchange(exchange_of(r, best.strategy));
     if (const std::string reduction = reduction_of(r, best.strategy); !reduction.empty())
       fmt::print("{}\n", reduction);
+    if (const std::string start = reduction_start_of(r, best.strategy); !start.empty())
+      fmt::print("{}\n", start);
     if (const std::string order = moe_schedule_of(r, best.strategy); !order.empty())
       fmt::print("{}\n", order);
     print_excluded(plan::excluded_degrees(r));
@@ -358,6 +366,8 @@ Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
   const strategy::Strategy& best = plan.ranked.front().strategy;
   if (const std::string reduction = reduction_of(r, best); !reduction.empty())
     json["reduction"] = reduction;
+  if (const std::string start = reduction_start_of(r, best); !start.empty())
+    json["reduction_start"] = start;
   if (const std::string order = moe_schedule_of(r, best); !order.empty())
     json["moe_schedule"] = order;
   json.update(insight_json(r, best));

@@ -28,8 +28,8 @@ struct Flags {
   int64_t rebalance_every = 50;
   std::string statistic;
   bool min_devices = false, json = false, explain = false;
-  std::string trainer = "piper", offload, placement, all_to_all, reduction, context_exchange,
-              moe_schedule;
+  std::string trainer = "piper", offload, placement, all_to_all, reduction, reduction_start,
+              context_exchange, moe_schedule;
   std::optional<int64_t> all_to_all_chunk_bytes;
   std::optional<double> capacity_factor;
   std::string drop;
@@ -95,6 +95,8 @@ plan::FixedAxes fixed_axes(const Flags& flags) {
   fixed.exchange = fixed_exchange(flags);
   fixed.capacity = capacity_of(flags);
   fixed.reduction = parse_word_if_given<strategy::Reduction>("--reduction", flags.reduction);
+  fixed.reduction_start =
+      parse_word_if_given<strategy::ReductionStart>("--reduction-start", flags.reduction_start);
   fixed.context_exchange =
       parse_word_if_given<strategy::ContextExchange>("--context-exchange", flags.context_exchange);
   fixed.moe_schedule =
@@ -216,6 +218,9 @@ Run add_plan(Subcommand command) {
   command.add_option(
       "--reduction", flags->reduction,
       "fix how gradients are summed, of what this Piper runs: direct or hierarchical");
+  command.add_option("--reduction-start", flags->reduction_start,
+                     "fix when gradients are summed: ready, or yielding or end on a profiled "
+                     "machine");
   command.add_option(
       "--context-exchange", flags->context_exchange,
       "fix how ranks that share a sequence exchange keys and values: ring, or gather "

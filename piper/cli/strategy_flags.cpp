@@ -56,6 +56,7 @@ std::vector<std::string> axes_given(const StrategyFlags& f) {
   note("--all-to-all", !f.all_to_all.empty());
   note("--all-to-all-chunk", f.all_to_all_chunk_bytes.has_value());
   note("--reduction", !f.reduction.empty());
+  note("--reduction-start", !f.reduction_start.empty());
   note("--context-exchange", !f.context_exchange.empty());
   note("--moe-schedule", !f.moe_schedule.empty());
   note("--moe-chunks", f.moe_chunks.has_value());
@@ -139,6 +140,7 @@ std::string in_flags(std::string line) {
       {"'global_batch_sequences'", "--global-batch"},
       {"'sequence'", "--sequence"},
       {"'capacity_factor'", "--capacity-factor"},
+      {"'reduction_start'", "--reduction-start"},
       {"'context_exchange'", "--context-exchange"},
       {"'moe_schedule'", "--moe-schedule"},
       {"'moe_chunks'", "--moe-chunks"},
@@ -181,6 +183,9 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   s.all_to_all_chunk_bytes = f.all_to_all_chunk_bytes.value_or(0);
   if (!f.reduction.empty())
     s.reduction = parse_word<strategy::Reduction>("--reduction", f.reduction);
+  if (!f.reduction_start.empty())
+    s.reduction_start =
+        parse_word<strategy::ReductionStart>("--reduction-start", f.reduction_start);
   if (!f.context_exchange.empty())
     s.context_exchange =
         parse_word<strategy::ContextExchange>("--context-exchange", f.context_exchange);
@@ -261,6 +266,10 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   command.add_option(
       "--reduction", f.reduction,
       "how gradients are summed: direct, or hierarchical, inside nodes first (direct)");
+  command.add_option(
+      "--reduction-start", f.reduction_start,
+      "when gradients are summed: ready, as soon as a layer's are there; yielding, exchanges and "
+      "messages first; or end, behind the last backward (ready)");
   command.add_option(
       "--context-exchange", f.context_exchange,
       "how ranks that share a sequence exchange keys and values: ring, beside attention, or "

@@ -28,7 +28,7 @@ struct StrategyFlags {
   std::optional<int64_t> pp, ep, dp, micro_batch_sequences, num_micro_batches, sequence,
       global_batch_sequences, mtp_depth, tp, cp, etp, vpp, zero;
   bool sequence_parallel = false;
-  std::string offload, placement, all_to_all, reduction, context_exchange,
+  std::string offload, placement, all_to_all, reduction, reduction_start, context_exchange,
       moe_schedule;  // "" = not given
   std::optional<int64_t> all_to_all_chunk_bytes, moe_chunks, redundant_experts;
   std::vector<int64_t> layers_per_stage;

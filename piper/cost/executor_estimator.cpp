@@ -303,7 +303,8 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
         message.transfer = std::max(message.transfer, busy_seconds(cluster_, traffic, level));
     }
     const LastBackward last = last_backward(cluster_.levels.size(), needs,
-                                            backward_turns(s, index, first_layer), message);
+                                            backward_turns(s, index, first_layer), message,
+                                            s.reduction_start);
     stage.reductions = last.exposed;
     stage.slowed = last.slowed;
     stage.message_slowed = last.message;

@@ -1,6 +1,7 @@
 #include <piper/cost/gradient_reduction_overlap.h>
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <limits>
 
@@ -49,12 +50,25 @@ class Device {
   void wait_for(Kind kind) {
     while (!of(kind).ends.empty()) step(kNever);
   }
+  // Starts when all that was queued before has ended.
+  void queue(Kind kind, const CommTime& moves) {
+    queue_.emplace_back(kind, moves);
+    start_queued();
+  }
   void finish() {
     for (const Kind kind : {kDense, kExperts, kExchange, kMessage}) wait_for(kind);
   }
 
  private:
   Class& of(Kind kind) { return classes_[kind]; }
+
+  void start_queued() {
+    while (!queue_.empty() && of(kDense).ends.empty() && of(kExperts).ends.empty()) {
+      const auto [kind, moves] = queue_.front();
+      queue_.pop_front();
+      start(kind, moves);
+    }
+  }
 
   void share() {
     std::array<double, kMaxLevels> part{};
@@ -90,12 +104,15 @@ class Device {
       c.ends.pop_back();
     }
     now_ = next;
-    if (first != nullptr) share();
+    if (first == nullptr) return;
+    share();
+    start_queued();
   }
 
   size_t num_levels_;
   double now_ = 0, last_end_ = 0;
   std::array<Class, 4> classes_;
+  std::deque<std::pair<Kind, CommTime>> queue_;
 };
 
 }  // namespace
@@ -183,26 +200,45 @@ LevelUtilization all_reduce_needs(const cluster::Cluster& cluster, const Group& 
 }
 
 LastBackward last_backward(size_t num_levels, const LastBackwardNeeds& needs,
-                           const std::vector<BackwardTurn>& turns, const CommTime& message) {
+                           const std::vector<BackwardTurn>& turns, const CommTime& message,
+                           strategy::ReductionStart start) {
+  using strategy::ReductionStart;
   Device device(num_levels, needs);
   double plain = 0;
+  std::deque<std::pair<Device::Kind, CommTime>> held_back;
+  const auto let_pass = [&](size_t most) {
+    for (; !held_back.empty() && most > 0; --most) {
+      device.queue(held_back.front().first, held_back.front().second);
+      held_back.pop_front();
+    }
+  };
+  const auto reduce = [&](Device::Kind kind, const CommTime& moves) {
+    if (start == ReductionStart::kReady)
+      device.start(kind, moves);
+    else if (moves.total() > 0)
+      held_back.emplace_back(kind, moves);
+  };
   for (const BackwardTurn& turn : turns) {
     // Half of a layer's compute lies between its two exchanges.
     const CommTime half{turn.exchange.latency / 2, turn.exchange.transfer / 2};
     for (int i = 0; i < 2; ++i) {
       device.start(Device::kExchange, {0, half.transfer});
       device.wait_for(Device::kExchange);
+      if (start == ReductionStart::kYielding && half.total() > 0) let_pass(1);
       device.pass(half.latency + turn.compute / 2);
     }
     plain += turn.exchange.total() + turn.compute;
-    device.start(Device::kDense, turn.dense);
-    device.start(Device::kExperts, turn.experts);
+    if (start == ReductionStart::kYielding && turn.exchange.total() <= 0)
+      let_pass(held_back.size());
+    reduce(Device::kDense, turn.dense);
+    reduce(Device::kExperts, turn.experts);
   }
   LastBackward result{.slowed = std::max(0.0, device.now() - plain)};
   const double ended = device.now();
   device.start(Device::kMessage, {0, message.transfer});
   device.wait_for(Device::kMessage);
   result.message = std::max(0.0, device.now() - ended - message.transfer);
+  for (const auto& [kind, moves] : held_back) device.start(kind, moves);
   device.finish();
   result.exposed = std::max(0.0, device.last_end() - ended);
   return result;

@@ -34,8 +34,8 @@ LevelUtilization all_reduce_needs(const cluster::Cluster& cluster, const Group& 
 // `bytes` from every member to every other.
 CommTime all_to_all_moves(const cluster::Cluster& cluster, const Group& group, double pair_bytes);
 
-// One layer's turn, or that of an end of the model: waits for its exchanges, computes, and then
-// posts its reductions.
+// One layer's turn, or that of an end of the model: waits for its exchanges, computes, and then has
+// gradients to reduce.
 struct BackwardTurn {
   double compute = 0;
   CommTime exchange;  // of all its exchanges, what nothing hides
@@ -52,8 +52,10 @@ struct LastBackwardNeeds {
   LevelUtilization dense, experts, exchange, message;
 };
 
-// `turns` in the order in which they are played.
+// `turns` in the order in which they are played. With ReductionStart::kYielding one reduction may
+// start when an exchange or the message has ended, and where a turn has no exchange all may.
 LastBackward last_backward(size_t num_levels, const LastBackwardNeeds& needs,
-                           const std::vector<BackwardTurn>& turns, const CommTime& message);
+                           const std::vector<BackwardTurn>& turns, const CommTime& message,
+                           strategy::ReductionStart start = strategy::ReductionStart::kReady);
 
 }  // namespace piper::cost

@@ -3,6 +3,8 @@
 #include <piper/cost/gradient_reduction_overlap.h>
 #include <piper/cost/relative_approx.h>
 
+#include <vector>
+
 namespace piper::cost {
 namespace {
 
@@ -43,6 +45,44 @@ TEST_CASE("levels that are not shared do not slow each other") {
       last_backward(2, apart, {turn(2, 0, 10), {.compute = 2, .exchange = {0, 2}}}, {});
   CHECK(last.slowed == 0);
   CHECK(last.exposed == near(6));
+}
+
+// The same two turns as above: the reduction of 10 starts when the first half of the exchange has
+// ended, at 3, and has moved 1 beside compute, 1 beside the other half (until 6) and 1 more.
+TEST_CASE("a reduction that yields starts when an exchange has ended") {
+  const LastBackward last =
+      last_backward(1, kAllOfOneLevel, {turn(2, 0, 10), {.compute = 2, .exchange = {0, 2}}}, {},
+                    strategy::ReductionStart::kYielding);
+  CHECK(last.slowed == near(1));
+  CHECK(last.exposed == near(7));
+}
+
+// Two of 4 that wait at 2: the second starts when the first has ended. Exchanges' halves end at 3
+// and, beside the first, at 6, which has moved 2 then; it ends at 8, one behind the backward; the
+// second at 12.
+TEST_CASE("reductions that yield follow each other") {
+  const std::vector<BackwardTurn> turns = {{.compute = 2, .dense = {0, 4}, .experts = {0, 4}},
+                                           {.compute = 2, .exchange = {0, 2}}};
+  const LastBackward last =
+      last_backward(1, kAllOfOneLevel, turns, {}, strategy::ReductionStart::kYielding);
+  CHECK(last.slowed == near(1));
+  CHECK(last.exposed == near(5));
+}
+
+TEST_CASE("where nothing is exchanged, reductions that yield start with the next turn's end") {
+  const std::vector<BackwardTurn> turns = {turn(2, 0, 1), turn(2, 0, 1), turn(2, 0, 1)};
+  const LastBackward last =
+      last_backward(1, kAllOfOneLevel, turns, {}, strategy::ReductionStart::kYielding);
+  CHECK(last.exposed == near(2));  // at 6 the first is done, the second has just started
+}
+
+TEST_CASE("reductions at the end slow nothing and are waited for") {
+  const LastBackward last =
+      last_backward(1, kAllOfOneLevel, {turn(2, 0, 10), {.compute = 2, .exchange = {0, 2}}}, {0, 3},
+                    strategy::ReductionStart::kEnd);
+  CHECK(last.slowed == 0);
+  CHECK(last.message == 0);
+  CHECK(last.exposed == near(3 + 10));  // behind the message
 }
 
 }  // namespace piper::cost

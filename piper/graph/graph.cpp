@@ -59,7 +59,7 @@ TaskId Graph::add(const NewTask& task) {
     PIPER_CHECK(
         !dependency.valid() || (dependency < id && tasks_[dependency.index()].rank == task.rank),
         "a dependency is an earlier task of the same rank");
-  const Stream stream = stream_of(task.kind);
+  const Stream stream = task.stream.value_or(stream_of(task.kind));
   tasks_.push_back({.id = id,
                     .rank = task.rank,
                     .kind = task.kind,

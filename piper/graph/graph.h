@@ -25,6 +25,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -109,7 +110,8 @@ struct NewTask {
   Rank peer = Rank::none();
   ShortList<TaskId> dependencies;
   ShortList<SlotId> reads, writes;
-  ShortList<SlotId> frees;  // slots whose life ends with this task
+  ShortList<SlotId> frees;       // slots whose life ends with this task
+  std::optional<Stream> stream;  // another than that of the kind
 };
 
 // Built once by a writer, then immutable; const access is thread-safe.
@@ -121,7 +123,7 @@ class Graph {
   GroupId add_group(std::vector<Rank> members);  // the same members give the same id
   SlotId add_slot(Slot slot);
   OperationId new_operation() { return OperationId(num_operations_++); }
-  // The stream follows from the kind. Dependencies are earlier tasks of the same rank
+  // The stream follows from the kind, unless it is named. Dependencies are earlier tasks of the same rank
   // (PIPER_CHECK); none() entries are dropped.
   TaskId add(const NewTask& task);
 

@@ -497,6 +497,42 @@ TEST_CASE(
         0.1);  // what is wanted of a step's time (docs/validation.md)
 }
 
+// Links so slow that sums are most of a step, and such that they nearly hide.
+TEST_CASE("whenever gradients' sums start, a step takes what is simulated, to 5 %") {
+  const model::Model model = model::load_model("piper-10m");
+  double worst = 0, most_gained = 0, most_lost = 0;
+  for (const double slower : {1.0, 10.0, 100.0})
+    for (const strategy::Mesh& mesh : {strategy::Mesh{.pp = 1, .ep = 2, .dp = 8},
+                                       {.pp = 1, .ep = 1, .dp = 8},
+                                       {.pp = 2, .ep = 2, .dp = 4},
+                                       {.pp = 1, .ep = 4, .dp = 4, .cp = 2},
+                                       {.pp = 1, .ep = 4, .dp = 4, .tp = 2}})
+      for (const int64_t count : {1, 4}) {
+        cluster::Cluster cluster = example::nodes();
+        for (cluster::Level& level : cluster.levels) level.link.bytes_per_second /= slower;
+        Strategy s = example::strategy(model, mesh.pp, mesh.ep, mesh.dp, count);
+        s.mesh = mesh;
+        s.sequence = 64;
+        std::vector<double> seconds;
+        for (const strategy::ReductionStart start : strategy::kReductionStarts) {
+          s.reduction_start = start;
+          INFO(fmt::format("pp {} ep {} dp {} cp {} tp {} x{} slower {} {}", mesh.pp, mesh.ep,
+                           mesh.dp, mesh.cp, mesh.tp, count, slower, strategy::name(start)));
+          seconds.push_back(simulate(model, s, cluster).seconds());
+          const double closed = estimate(model, s, cluster).seconds;
+          CHECK(closed == cost::near(seconds.back()).epsilon(0.05));
+          worst = std::max(worst, std::abs(closed / seconds.back() - 1));
+        }
+        most_gained = std::max(most_gained, seconds[0] / seconds[1] - 1);
+        most_lost = std::max(most_lost, seconds[2] / seconds[0] - 1);
+      }
+  MESSAGE(
+      fmt::format("closed form {:.1f} % at worst; yielding gains up to {:.1f} %, the end loses "
+                  "up to {:.1f} %",
+                  100 * worst, 100 * most_gained, 100 * most_lost));
+  CHECK(most_lost > 0.05);
+}
+
 TEST_CASE("one pipeline stands for all when no device is shared and the load is balanced") {
   const cluster::Cluster cluster = example::nodes();
   const model::Model model = example::mixture(4);

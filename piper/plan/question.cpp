@@ -138,6 +138,13 @@ class Settling {
           fmt::format("--context-exchange is gather: it has a price on machines that piper profile "
                       "has measured; by the profile of trainer {} allowed: ring",
                       trainer_.name));
+    if (r.fixed.reduction_start.value_or(strategy::ReductionStart::kReady) !=
+            strategy::ReductionStart::kReady &&
+        !r.has_exact_costs())
+      problems.push_back(fmt::format(
+          "--reduction-start is {}: it has a price on machines that piper profile has measured; by "
+          "the profile of trainer {} allowed: ready",
+          strategy::name(*r.fixed.reduction_start), trainer_.name));
     if (r.fixed.runnable && !strategy::runs(r.precision))
       problems.push_back(
           fmt::format("--precision is {}: this Piper trains in fp32, bf16 and fp64{}",

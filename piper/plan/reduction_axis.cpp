@@ -5,6 +5,8 @@
 #include <piper/plan/reduction_axis.h>
 #include <piper/strategy/rank_layout.h>
 
+#include <vector>
+
 namespace piper::plan {
 namespace {
 
@@ -56,6 +58,23 @@ std::string explain_reduction(const model::Model& model, const cluster::Cluster&
       s.reduction == Reduction::kDirect ? Reduction::kHierarchical : Reduction::kDirect;
   return fmt::format("gradients of a layer are summed {} in {}; {} it would be {}",
                      words(s.reduction), seconds(s.reduction), words(other), seconds(other));
+}
+
+std::string explain_reduction_start(cost::Estimator& estimator, const strategy::Strategy& s,
+                                    double imbalance) {
+  if (s.zero >= 2) return "";
+  std::vector<double> seconds;
+  for (const strategy::ReductionStart start : strategy::kReductionStarts) {
+    strategy::Strategy with = s;
+    with.reduction_start = start;
+    seconds.push_back(estimator.estimate(with, imbalance).seconds);
+  }
+  if (seconds[0] == seconds[1] && seconds[0] == seconds[2]) return "";
+  return fmt::format(
+      "sums of gradients start {}: a step of {} when they are ready, {} behind exchanges and "
+      "messages, {} at the end",
+      strategy::name(s.reduction_start), format_seconds(seconds[0]), format_seconds(seconds[1]),
+      format_seconds(seconds[2]));
 }
 
 }  // namespace piper::plan

@@ -1,11 +1,12 @@
-// How gradients are summed, as an axis of the search of what is trained: it depends on where the
-// members of the data and expert data groups sit and on how much they sum, so that it is chosen
-// once for each mesh and multiplies no other axis.
+// How and when gradients are summed. How is an axis of the search of what is trained: it depends on
+// where the members of the data and expert data groups sit and on how much they sum, so that it is
+// chosen once for each mesh and multiplies no other axis.
 //
 // Pure functions, thread-safe.
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/cost/estimator.h>
 #include <piper/model/model.h>
 #include <piper/strategy/strategy.h>
 
@@ -28,5 +29,10 @@ strategy::Reduction cheaper_reduction(const model::Model& model, const cluster::
 // where nothing is summed.
 std::string explain_reduction(const model::Model& model, const cluster::Cluster& cluster,
                               const strategy::Strategy& strategy);
+
+// One line: the step's seconds with each strategy::ReductionStart. Empty where they are the same, and
+// with ZeRO 2 and 3. Where costs are exact (Request::has_exact_costs()).
+std::string explain_reduction_start(cost::Estimator& estimator, const strategy::Strategy& strategy,
+                                    double imbalance);
 
 }  // namespace piper::plan

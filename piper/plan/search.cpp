@@ -54,6 +54,7 @@ Strategy base_of(const Request& r, const Shape& shape) {
   strategy.sequence_parallel = shape.sequence_parallel;
   strategy.capacity = r.fixed.capacity;
   strategy.reduction = reduction_of(r, strategy);
+  strategy.reduction_start = r.fixed.reduction_start.value_or(strategy::ReductionStart::kReady);
   return strategy;
 }
 
@@ -224,7 +225,25 @@ class Visit {
     if (e.is_coarse)
       if (const double front = kept_.front_seconds(e.peak_bytes); e.at_least < front)
         e = estimator_.estimate(s, r_.imbalance_at(s.mesh.ep), front);
-    kept_.add(s, e);
+    if (e.is_coarse || !tries_starts(s, e)) return kept_.add(s, e);
+    Strategy best = s;
+    for (const strategy::ReductionStart start : strategy::kReductionStarts) {
+      Strategy other = s;
+      other.reduction_start = start;
+      if (start == s.reduction_start) continue;
+      const cost::Estimate later = estimate(other, family);
+      if (later.is_coarse || later.seconds >= e.seconds * (1 - kReductionTie)) continue;
+      best = other;
+      e = later;
+    }
+    kept_.add(best, e);
+  }
+
+  // When sums start changes no bytes, and saves no more than they take.
+  bool tries_starts(const Strategy& s, const cost::Estimate& e) const {
+    return r_.has_exact_costs() && !r_.fixed.reduction_start && s.zero < 2 &&
+           e.time.reductions > kReductionTie * e.seconds &&
+           e.seconds - e.time.reductions <= std::max(kept_.bar(), kept_.seconds(family_of(s)));
   }
 
   cost::Estimate estimate(const Strategy& s, Family family) {

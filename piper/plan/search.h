@@ -53,6 +53,8 @@ struct FixedAxes {
   std::optional<strategy::Placement> placement;
   cost::FixedForm exchange;
   std::optional<strategy::Reduction> reduction;  // of what is runnable; else direct
+  // Where costs are exact; by a trainer's profile always when they are ready.
+  std::optional<strategy::ReductionStart> reduction_start;
   // Where costs are exact; by a trainer's profile always a ring.
   std::optional<strategy::ContextExchange> context_exchange;
   // Where the trainer schedules its mixtures (moe_schedule_axis.h); else plain.

@@ -151,6 +151,7 @@ bool tries_chunks(const Request& r, const Strategy& s, int64_t vpp) {
 bool tries_zero(const Request& r, const Strategy& s, int64_t zero) {
   return wanted(r.fixed.zero, zero) && r.offers().has_zero(zero, s.mesh.pp) &&
          (zero == 0 || s.mesh.num_replicas() > 1 || s.mesh.edp() > 1) &&
+         (zero < 2 || s.reduction_start == strategy::ReductionStart::kReady) &&
          is_tried(r, s, [&](Strategy& with) { with.zero = zero; });
 }
 

@@ -183,9 +183,9 @@ class RankLowering {
     begin_message(action);
     const bool is_forward = action.kind == Action::Kind::kForward;
     const MicroBatch& mb = micro_batch(action);
-    writer_.send(rank_sent_to(action, placing_, pp_rank_),
-                 {!is_forward, chunk(action).stage, action.micro_batch},
-                 is_forward ? mb.activation : mb.gradient, mb.sent_behind);
+    states_.let_pass(writer_.send(rank_sent_to(action, placing_, pp_rank_),
+                                  {!is_forward, chunk(action).stage, action.micro_batch},
+                                  is_forward ? mb.activation : mb.gradient, mb.sent_behind));
   }
 
   void compute(const Action& action) {
@@ -284,6 +284,7 @@ class RankLowering {
         if (step.task->is_recomputed) writer_.begin(Phase::kRecompute, c.action.micro_batch);
         write_layer_task(writer_, *step.passes, *step.task, step.layer, slots_of(c, step.layer),
                          c.posted);
+        states_.let_pass(writer_.last_exchange());
         return true;
       case ChunkStep::Kind::kEmbedding:
       case ChunkStep::Kind::kEnter:

@@ -16,6 +16,7 @@ States::States(RankWriter& writer)
     : writer_(writer),
       style_(writer.step().style),
       zero_(writer.step().strategy.zero),
+      start_(writer.step().strategy.reduction_start),
       beside_(style_.exposes_param_sync ? ComputePart::kBeside : ComputePart::kWhole) {
   const bool keeps = style_.keeps_weights_in_pipelines && writer.step().strategy.mesh.pp > 1;
   gathers_always_ = zero_ == 3 && !keeps;
@@ -38,12 +39,14 @@ TaskId States::post_one(What what, Axis axis, const Segment& segment, const Pend
     last_state_ = writer_.collective(TaskKind::kStateCollective, axis, segment, {}, after);
     return last_state_;
   }
+  return writer_.collective(gathers ? TaskKind::kAllGather : reduction_of(segment), axis, segment,
+                            slots, after);
+}
+
+TaskKind States::reduction_of(const Segment& segment) const {
   const bool in_full =
       zero_ == 0 || (is_summed_by_ends(segment.layer) && (zero_ == 1 || style_.states_in_slots));
-  const TaskKind kind = gathers   ? TaskKind::kAllGather
-                        : in_full ? TaskKind::kAllReduce
-                                  : TaskKind::kReduceScatter;
-  return writer_.collective(kind, axis, segment, slots, after);
+  return in_full ? TaskKind::kAllReduce : TaskKind::kReduceScatter;
 }
 
 // Behind the last backward that adds to either: those of homes have all when it is done.
@@ -83,6 +86,51 @@ States::Tasks States::post(What what, int32_t layer, ComputePart share, const Pe
   if (what == What::kReduce && !is_waited_for && !style_.param_sync_has_stream)
     for (const TaskId task : posted) reduced_.push_back(task);
   return posted;
+}
+
+void States::hold_back(int32_t layer, const PendingTasks& behind) {
+  graph::ShortList<TaskId> after = behind.earlier;
+  after.push_back(writer_.last_compute());
+  const bool has_copies = copies_experts(writer_.step(), layer);
+  bool is_alone = has_copies;  // copies whose homes nobody else holds
+  for (const StateBuffer& buffer : state_buffers(writer_.step(), layer)) {
+    if (has_copies && buffer.gradients == SegmentKind::kExpertGradients) {
+      held_back_.push_back({SegmentKind::kCopiedGradients, layer, after});
+      is_alone = false;
+    }
+    held_back_.push_back({buffer.gradients, layer, after});
+  }
+  if (is_alone) held_back_.push_back({SegmentKind::kCopiedGradients, layer, after});
+}
+
+void States::start_held_back(size_t most, TaskId behind, bool in_turn) {
+  const Phase phase = writer_.phase();
+  const int32_t micro_batch = writer_.micro_batch();
+  writer_.begin(Phase::kUpdate, -1);
+  for (; most > 0 && !held_back_.empty(); --most) {
+    const HeldBack held = held_back_.front();
+    held_back_.pop_front();
+    const Segment segment{held.gradients, held.layer};
+    const bool are_copies = held.gradients == SegmentKind::kCopiedGradients;
+    graph::ShortList<TaskId> after = held.behind;
+    after.push_back(behind);
+    // Copies' gradients come home before their layer's are summed.
+    if (in_turn || come_home_) after.push_back(last_started_);
+    come_home_ = are_copies;
+    last_started_ = writer_.collective(
+        are_copies ? TaskKind::kReduceScatter : reduction_of(segment),
+        are_copies ? Axis::kExpert : axis_of(TaskKind::kAllReduce, held.gradients), segment, {},
+        after, graph::Stream::kStates);
+    reduced_.push_back(last_started_);
+  }
+  writer_.begin(phase, micro_batch);
+}
+
+void States::let_pass(TaskId exchange) {
+  if (!exchange.valid() || exchange == passed_) return;
+  passed_ = exchange;
+  has_let_pass_ = true;
+  if (start_ == strategy::ReductionStart::kYielding) start_held_back(1, exchange, true);
 }
 
 void States::gather_ahead(const std::vector<Ahead>& layers) {
@@ -274,6 +322,9 @@ void States::end(int32_t layer, const Place& place, PendingTasks& posted) {
     if (layer >= 0) keep(before);
     return;
   }
+  // Nothing travels that they would be in the way of.
+  if (!std::exchange(has_let_pass_, false) && start_ == strategy::ReductionStart::kYielding)
+    start_held_back(held_back_.size(), TaskId::none(), false);
   if (!place.makes_gradients) return;
   const bool is_in_full = style_.states_in_slots && is_summed_by_ends(layer);
   if (reduces_always_ && !is_in_full) {
@@ -282,6 +333,8 @@ void States::end(int32_t layer, const Place& place, PendingTasks& posted) {
         posted.wait_for(task);
     else
       post(What::kReduce, layer, beside_, posted, false);
+  } else if (place.is_last && start_ != strategy::ReductionStart::kReady) {
+    hold_back(layer, posted);
   } else if (place.is_last && style_.overlaps_param_sync) {
     writer_.begin(Phase::kUpdate, -1);
     post(What::kReduce, layer, beside_, posted, false);
@@ -328,6 +381,7 @@ void States::post_rest(What what, TaskId behind) {
 
 void States::write_update(const std::vector<int32_t>& layers) {
   keep(travelling_.size());
+  start_held_back(held_back_.size(), writer_.last_compute(), false);
   writer_.begin(Phase::kUpdate, -1);
   post_rest(What::kReduce, TaskId::none());
   reduced_.push_back(last_state_);

@@ -13,6 +13,10 @@
 // Copies of experts (expert_copies.h) are whole on their ranks under each: their gradients come
 // home behind the last of these backwards, their weights behind the first gather.
 //
+// Up to ZeRO 1 they may start later (strategy::ReductionStart): they are then held back, and begin
+// one by one behind exchanges and messages, on the stream of states, since exchanges do not wait
+// for them; what is left, behind the last backward.
+//
 // With ZeRO 1 and 2 a table that the first and the last stage both hold is all-reduced all the
 // same: they cut their buffers differently, and sum the whole of it.
 //
@@ -24,6 +28,7 @@
 #include <piper/schedule/writer.h>
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <utility>
@@ -64,6 +69,10 @@ class States {
   // micro-batch lie between it and begin().
   void begin_head_of_module(const Place& place) { keep_before(kHead, place); }
 
+  // An exchange of rows or of keys and values, or a message, was posted: the next reduction that is
+  // held back starts when it has ended. None, and the one of the call before, count for nothing.
+  void let_pass(graph::TaskId exchange);
+
   // Whether end() has gradients to reduce.
   bool reduces(const Place& place) const {
     return place.makes_gradients && (place.is_last || reduces_always_);
@@ -82,6 +91,16 @@ class States {
              bool is_waited_for);
   graph::TaskId post_one(What what, strategy::Axis axis, const Segment& segment,
                          const PendingTasks& behind, bool is_waited_for, const Slots& slots = {});
+  graph::TaskKind reduction_of(const Segment& segment) const;
+  // A reduction that has not started: of one buffer of a layer, or copies' gradients on their way
+  // home. What it waits for, in any case.
+  struct HeldBack {
+    SegmentKind gradients = SegmentKind::kDenseGradients;
+    int32_t layer = 0;
+    graph::ShortList<graph::TaskId> behind;
+  };
+  void hold_back(int32_t layer, const PendingTasks& behind);
+  void start_held_back(size_t most, graph::TaskId behind, bool in_turn);
   // Copies of a layer's experts (expert_copies.h). `homes`: the slot of their homes' buffer, where
   // that is a slot.
   graph::TaskId bring_copies_home(int32_t layer, const PendingTasks& behind, const Slots& homes);
@@ -120,6 +139,7 @@ class States {
   RankWriter& writer_;
   const ExecutionStyle& style_;
   int64_t zero_;
+  strategy::ReductionStart start_;
   bool gathers_always_, reduces_always_;  // with every micro-batch
   bool holds_weights_;                    // for a while alone, as slots
   std::map<WeightsKey, Held> held_;
@@ -131,6 +151,11 @@ class States {
   std::vector<Travelling> travelling_;                // in the order of their reduce-scatters
   graph::TaskId last_state_ = graph::TaskId::none();  // on their own stream they follow each other
   std::vector<std::pair<int32_t, Tasks>> ahead_;      // gathered ahead, by layer
+  std::deque<HeldBack> held_back_;
+  // Of reductions held back the last that started, and what let it pass.
+  graph::TaskId last_started_ = graph::TaskId::none(), passed_ = graph::TaskId::none();
+  bool has_let_pass_ = false;  // since the layer before ended
+  bool come_home_ = false;     // the last that started are copies' gradients
 };
 
 }  // namespace piper::schedule

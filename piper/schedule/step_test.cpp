@@ -104,6 +104,14 @@ std::string lives(const StepGraph& step, Rank rank) {
   return text;
 }
 
+// Of gradients.
+int64_t num_sums(const StepGraph& step) {
+  return std::ranges::count_if(step.graph.tasks(), [&](const graph::Task& task) {
+    return task.group.valid() && (step.segment(task).kind == SegmentKind::kDenseGradients ||
+                                  step.segment(task).kind == SegmentKind::kExpertGradients);
+  });
+}
+
 std::string first_problem(const Graph& graph) {
   const std::vector<std::string> problems = graph::validate(graph);
   return problems.empty() ? "" : problems.front();
@@ -501,6 +509,60 @@ TEST_CASE("gathered keys and values give sound graphs on every mesh, schedule an
           CHECK(first_problem(step.graph) == "");
           CHECK(graph::find_deadlock(step.graph) == "");
         }
+}
+
+// Sums of dense parts and of experts, over every axis that may let one pass.
+TEST_CASE("reductions that yield or come last give sound graphs on every mesh and schedule") {
+  for (const Mesh& mesh : {Mesh{.pp = 1, .ep = 2, .dp = 4}, Mesh{.pp = 2, .ep = 2, .dp = 4},
+                           Mesh{.pp = 2, .dp = 2}, Mesh{.pp = 2, .ep = 2, .dp = 2, .cp = 2},
+                           Mesh{.pp = 2, .ep = 2, .dp = 4, .etp = 2, .tp = 2}})
+    for (const strategy::ReductionStart start : strategy::kReductionStarts)
+      for (const PipelineSchedule schedule : strategy::kPipelineSchedules)
+        for (const int64_t zero : {0, 1}) {
+          if (mesh.pp == 1 && strategy::is_v(schedule)) continue;
+          if (schedule == PipelineSchedule::kInterleaved) continue;
+          CAPTURE(strategy::name(start));
+          CAPTURE(strategy::name(schedule));
+          CAPTURE(zero);
+          Mesh of = mesh;
+          if (strategy::is_v(schedule)) of.vpp = 2;
+          strategy::Strategy s = example::strategy(of, 5, 3, schedule);
+          s.layers_per_stage = strategy::even_split(5, of.num_virtual_stages());
+          s.sequence = 4;
+          s.zero = zero;
+          s.reduction_start = start;
+          const StepGraph step = write_step(example::model({4, 0, 4, 8, 4}, true), s);
+          CHECK(first_problem(step.graph) == "");
+          CHECK(graph::find_deadlock(step.graph) == "");
+          s.reduction_start = strategy::ReductionStart::kReady;
+          CHECK(num_sums(step) == num_sums(write_step(example::model({4, 0, 4, 8, 4}, true), s)));
+        }
+}
+
+// Layer 1's two sums wait for an exchange of layer 0's backward each; what is left comes behind the
+// last compute of the backward.
+TEST_CASE("reductions that yield start behind exchanges, one after the other") {
+  strategy::Strategy s = example::strategy({.pp = 1, .ep = 2, .dp = 4}, 2, 1);
+  s.reduction_start = strategy::ReductionStart::kYielding;
+  const StepGraph step = write_step(example::model({4, 4}), s);
+  std::string lines;
+  for (const graph::Task& task : step.graph.tasks()) {
+    if (task.rank != Rank(0) || task.stream != graph::Stream::kStates) continue;
+    std::string behind;
+    for (const graph::TaskId id : step.graph.dependencies(task)) {
+      const graph::Task& before = step.graph.task(id);
+      if (before.kind == graph::TaskKind::kAllToAll || before.stream == graph::Stream::kStates)
+        behind += " < " + task_name(step, before);
+    }
+    lines += task_name(step, task) + behind + "\n";
+  }
+  CHECK(lines ==
+        "U head dense gradients < B0 L1 combine\n"
+        "U L1 dense gradients < B0 L0 combine < U head dense gradients\n"
+        "U L1 expert gradients < B0 L0 dispatch < U L1 dense gradients\n"
+        "U L0 dense gradients\n"
+        "U L0 expert gradients\n"
+        "U embedding dense gradients\n");
 }
 
 TEST_CASE("a ring gives sound graphs on every mesh, schedule and recomputation") {

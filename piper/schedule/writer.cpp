@@ -274,25 +274,30 @@ TaskId RankWriter::host_copy(int32_t layer, const Slots& slots,
 }
 
 TaskId RankWriter::collective(TaskKind kind, strategy::Axis axis, const Segment& segment,
-                              const Slots& slots, const graph::ShortList<TaskId>& after) {
+                              const Slots& slots, const graph::ShortList<TaskId>& after,
+                              std::optional<graph::Stream> stream) {
   graph::GroupId& group = groups_[static_cast<size_t>(axis)];
   if (!group.valid()) group = step_.graph().add_group(step_.layout.group(axis, rank_));
-  return write({.kind = kind,
-                .segment = step_.id_of(segment),
-                .operation = step_.exchange(group, count_up(num_exchanges_, group)),
-                .group = group,
-                .dependencies = after},
-               slots);
+  const TaskId task = write({.kind = kind,
+                             .segment = step_.id_of(segment),
+                             .operation = step_.exchange(group, count_up(num_exchanges_, group)),
+                             .group = group,
+                             .dependencies = after,
+                             .stream = stream},
+                            slots);
+  if (kind == TaskKind::kAllToAll || axis == strategy::Axis::kContext) last_exchange_ = task;
+  return task;
 }
 
-void RankWriter::send(int64_t pp, const Message& message, SlotId slot, TaskId behind) {
+TaskId RankWriter::send(int64_t pp, const Message& message, SlotId slot, TaskId behind) {
   const Rank peer = step_.layout.rank(pp, at_.member);
-  write({.kind = TaskKind::kSend,
-         .operation = step_.message(rank_, peer, message),
-         .peer = peer,
-         .dependencies = {behind}},
-        {.reads = {slot}, .frees = {slot}});
+  const TaskId sent = write({.kind = TaskKind::kSend,
+                             .operation = step_.message(rank_, peer, message),
+                             .peer = peer,
+                             .dependencies = {behind}},
+                            {.reads = {slot}, .frees = {slot}});
   if (step_.style.waits_for_sends) compute({SegmentKind::kWait, -1}, {});
+  return sent;
 }
 
 SlotId RankWriter::receive(int64_t pp, const Message& message, const SlotMeaning& meaning) {

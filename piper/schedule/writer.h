@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -106,8 +107,10 @@ class RankWriter {
   graph::TaskId compute(const Segment& segment, const Slots& slots,
                         const graph::ShortList<graph::TaskId>& after = {});
   // Between the ranks of the group. `segment` is the one whose rows, counts or gradients move.
+  // `stream`: another than that of the kind.
   graph::TaskId collective(graph::TaskKind kind, strategy::Axis axis, const Segment& segment,
-                           const Slots& slots, const graph::ShortList<graph::TaskId>& after);
+                           const Slots& slots, const graph::ShortList<graph::TaskId>& after,
+                           std::optional<graph::Stream> stream = {});
   // Divided gradients (step.h): the buffer that has been added to since it was last taken, none()
   // where nothing was. What adds to it later has a new one.
   graph::SlotId take_gradients(const Segment& buffer);
@@ -121,8 +124,8 @@ class RankWriter {
   graph::TaskId writer(graph::SlotId slot) const { return writer_of_[slot.index() - first_slot_]; }
   // Sends the slot to the rank of the same data index on another place of the pipeline, and frees
   // it; then waits, in trainers that do.
-  void send(int64_t pp, const Message& message, graph::SlotId slot,
-            graph::TaskId behind = graph::TaskId::none());
+  graph::TaskId send(int64_t pp, const Message& message, graph::SlotId slot,
+                     graph::TaskId behind = graph::TaskId::none());
   // After the last compute task written.
   graph::SlotId receive(int64_t pp, const Message& message, const SlotMeaning& meaning);
 
@@ -137,6 +140,8 @@ class RankWriter {
   bool has_weights_due() const { return !weights_due_.empty(); }
 
   graph::TaskId last_compute() const { return last_compute_; }
+  // Of rows to or from their experts, or of keys and values.
+  graph::TaskId last_exchange() const { return last_exchange_; }
 
  private:
   graph::TaskId write(graph::NewTask task, const Slots& slots);
@@ -150,7 +155,8 @@ class RankWriter {
   strategy::Coordinates at_;
   graph::Phase phase_ = graph::Phase::kForward;
   int32_t micro_batch_ = -1;
-  graph::TaskId last_compute_ = graph::TaskId::none(), last_host_copy_ = graph::TaskId::none();
+  graph::TaskId last_compute_ = graph::TaskId::none(), last_host_copy_ = graph::TaskId::none(),
+                last_exchange_ = graph::TaskId::none();
   graph::ShortList<graph::TaskId> waited_for_;
   size_t first_slot_;                     // slots of this rank are numbered from here
   std::vector<graph::TaskId> writer_of_;  // by slot, less first_slot_

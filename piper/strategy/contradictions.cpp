@@ -354,6 +354,11 @@ std::vector<std::string> contradictions(const Strategy& s) {
         fmt::format("'context_exchange' is {} with 'mesh.cp' 1, where no ranks share a sequence; "
                     "allowed: a larger 'mesh.cp', or without it",
                     name(s.context_exchange)));
+  if (s.zero >= 2 && s.reduction_start != ReductionStart::kReady)
+    lines.push_back(
+        fmt::format("'reduction_start' is {} with 'zero' {}, where gradients leave as soon as they "
+                    "are there; allowed: ready, or 'zero' 0 or 1",
+                    name(s.reduction_start), s.zero));
   check_schedule(s, lines);
   if (s.mesh.world() > kMaxWorld)
     lines.push_back(fmt::format(

@@ -101,6 +101,7 @@ void read_options(ObjectReader& reader, Strategy& s) {
   s.all_to_all = choose_or_first<AllToAll>(reader, "all_to_all");
   s.all_to_all_chunk_bytes = reader.integer("all_to_all_chunk_bytes", 0, int64_t{1} << 40, 0);
   s.reduction = choose_or_first<Reduction>(reader, "reduction");
+  s.reduction_start = choose_or_first<ReductionStart>(reader, "reduction_start");
   s.context_exchange = choose_or_first<ContextExchange>(reader, "context_exchange");
   s.moe_schedule = choose_or_first<MoeSchedule>(reader, "moe_schedule");
   s.moe_chunks = reader.integer("moe_chunks", 1, kMaxMoeChunks, 1);
@@ -168,6 +169,8 @@ void write_options(const Strategy& s, Json& json) {
   if (s.all_to_all != AllToAll::kFlat) json["all_to_all"] = name(s.all_to_all);
   if (s.all_to_all_chunk_bytes > 0) json["all_to_all_chunk_bytes"] = s.all_to_all_chunk_bytes;
   if (s.reduction != Reduction::kDirect) json["reduction"] = name(s.reduction);
+  if (s.reduction_start != ReductionStart::kReady)
+    json["reduction_start"] = name(s.reduction_start);
   if (s.context_exchange != ContextExchange::kRing)
     json["context_exchange"] = name(s.context_exchange);
   if (s.moe_schedule != MoeSchedule::kPlain) json["moe_schedule"] = name(s.moe_schedule);

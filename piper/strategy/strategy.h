@@ -205,6 +205,24 @@ static_assert(are_in_order(kReductionTraits));
 constexpr const auto& rows(Reduction) { return kReductionTraits; }
 inline constexpr auto kReductions = values_of<Reduction>();
 
+// When the sums of a layer's gradients start, once the layer's last backward is done.
+//   kReady     at once: they share the links with what else travels (DDP; Megatron-LM's
+//              --overlap-grad-reduce)
+//   kYielding  exchanges of experts, keys and values, and messages between stages go first
+//              (the priorities of Guo et al. 2024, "Communication Conflict"): one buffer's sum
+//              starts whenever one of these has ended and the sum before it has, too. They are
+//              places in the graph, so that all ranks decide alike.
+//   kEnd       behind the step's last backward
+// With ZeRO 2 and 3 gradients leave at once, since their memory is given back.
+enum class ReductionStart : uint8_t { kReady, kYielding, kEnd };
+inline constexpr std::array kReductionStartTraits{
+    NamedValue<ReductionStart>{ReductionStart::kReady, "ready"},
+    NamedValue<ReductionStart>{ReductionStart::kYielding, "yielding"},
+    NamedValue<ReductionStart>{ReductionStart::kEnd, "end"}};
+static_assert(are_in_order(kReductionStartTraits));
+constexpr const auto& rows(ReductionStart) { return kReductionStartTraits; }
+inline constexpr auto kReductionStarts = values_of<ReductionStart>();
+
 // How ranks that share a sequence exchange keys and values (context parallelism).
 //   kRing    each rank's pass from neighbour to neighbour while attention works on those that have
 //            arrived (Liu et al. 2023; Megatron-LM: p2p)
@@ -335,7 +353,8 @@ struct Strategy {
   AllToAll all_to_all = AllToAll::kFlat;
   int64_t all_to_all_chunk_bytes =
       0;  // of a message of kHalo, kHaloSwitch and kHaloDedup at most; 0 = uncut
-  Reduction reduction = Reduction::kDirect;                   // of gradients
+  Reduction reduction = Reduction::kDirect;  // of gradients
+  ReductionStart reduction_start = ReductionStart::kReady;
   ContextExchange context_exchange = ContextExchange::kRing;  // of keys and values, over cp
   MoeSchedule moe_schedule = MoeSchedule::kPlain;
   int64_t moe_chunks = 1;  // where it has_chunks(): of a micro-batch's tokens on a rank
@@ -433,7 +452,7 @@ Json to_json(const Strategy& strategy);
 // Required: the degrees pp, ep, dp, the split of the layers, the pipeline schedule, `recompute`,
 // the precision, the sequence and the batches. What else is left out is not done (degrees of 1,
 // zero, offload, chunks, copies of experts, ...) or is the first of its list (`placement`,
-// `all_to_all`, `reduction`, `context_exchange`, `moe_schedule`). Throws InvalidInput with all
+// `all_to_all`, `reduction`, `reduction_start`, `context_exchange`, `moe_schedule`). Throws InvalidInput with all
 // problems (also contradictions: degrees, products, sums).
 Strategy parse_strategy(const Json& json, const std::string& source);
 // All contradictions of a strategy with itself and with the model: one line each, without a prefix:

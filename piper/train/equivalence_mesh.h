@@ -29,6 +29,7 @@ struct MeshRun {
   strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
   int64_t redundant = 0;  // experts
   strategy::ContextExchange context_exchange = strategy::ContextExchange::kRing;
+  strategy::ReductionStart reduction_start = strategy::ReductionStart::kReady;
   strategy::Placement placement = strategy::Placement::kDataInside;
 };
 
@@ -47,6 +48,7 @@ inline strategy::Strategy strategy_of(const model::Model& model, const MeshRun& 
   if (run.chunks > 0) s.moe_chunks = run.chunks;
   s.redundant_experts = run.redundant;
   s.context_exchange = run.context_exchange;
+  s.reduction_start = run.reduction_start;
   s.placement = run.placement;
   return s;
 }
@@ -56,12 +58,13 @@ inline std::string text(const MeshRun& run) {
   return fmt::format(
       "pp {} vpp {} tp {}{} cp {} ep {} etp {} dp {} {} recompute {} micro-batch {} {} capacity {} "
       "zero "
-      "{} {} chunks {} redundant {} {} {}",
+      "{} {} chunks {} redundant {} {} {} reductions {}",
       m.pp, m.vpp, m.tp, run.sequence_parallel ? "+sp" : "", m.cp, m.ep, m.etp, m.dp,
       strategy::name(run.schedule), strategy::name(run.recompute), run.micro_batch,
       strategy::name(run.all_to_all), run.capacity.factor, run.zero,
       strategy::name(run.moe_schedule), run.chunks, run.redundant,
-      strategy::name(run.context_exchange), strategy::name(run.placement));
+      strategy::name(run.context_exchange), strategy::name(run.placement),
+      strategy::name(run.reduction_start));
 }
 
 // Ranks of a node are two.
@@ -131,6 +134,7 @@ inline MeshRun random_run(std::mt19937& random, const model::Model& model,
     run.micro_batch = pick(kDegrees);
     run.zero = static_cast<int64_t>(random() % 4);
     if (run.mesh.ep > 1) run.all_to_all = pick(strategy::kAllToAlls);
+    if (run.zero < 2) run.reduction_start = pick(strategy::kReductionStarts);
     run.sequence_parallel = random() % 2 == 0;
     if ((run.mesh.tp > 1 ? !run.sequence_parallel : run.mesh.etp > 1) && random() % 2 == 0)
       run.moe_schedule = pick(strategy::kMoeSchedules);

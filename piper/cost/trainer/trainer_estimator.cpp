@@ -75,6 +75,11 @@ void TrainerEstimator::require_priced(const Strategy& s) const {
         "'context_exchange' is gather: it has a price where piper runs on a machine that piper "
         "profile has measured, not by the profile of trainer {} on {}; allowed: ring",
         trainer_.name, cluster_.name));
+  if (s.reduction_start != strategy::ReductionStart::kReady)
+    throw InvalidInput(fmt::format(
+        "'reduction_start' is {}: it has a price where piper runs on a machine that piper profile "
+        "has measured, not by the profile of trainer {} on {}; allowed: ready",
+        strategy::name(s.reduction_start), trainer_.name, cluster_.name));
   if (trainer_.schedules_mixtures || s.moe_schedule == strategy::MoeSchedule::kPlain) return;
   throw InvalidInput(
       fmt::format("'moe_schedule' is {}: trainer {} does not run it; allowed: plain, or the "
