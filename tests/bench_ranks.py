@@ -69,12 +69,28 @@ def check_pipeline(name, folder):
         require_close(f"{name}: linear.{i}", tensors[f"linear.{i}.gradient"], weight.grad)
 
 
-def check_mixture(name, folder):
-    ranks = [tensors for tensors, _ in records(folder)]
+def whole_experts(ranks, of, tp):
+    """gate_up and down of all experts, from the ranks' parts: each holds a part of the width of gate, of up and of down."""
+    groups = [ranks[first:first + tp] for first in range(0, len(ranks), tp)]
+    gates_and_ups = [torch.cat([r[of["gate_up_proj"]].chunk(2, dim=1)[part] for r in group], dim=1) for group in groups for part in (0, 1)]
+    gate_up = torch.cat([torch.cat(pair, dim=1) for pair in zip(gates_and_ups[::2], gates_and_ups[1::2])])
+    return gate_up, torch.cat([torch.cat([r[of["down_proj"]] for r in group], dim=2) for group in groups])
+
+
+def part_of_experts(gate_up, down, rank, num_ranks, tp):
+    """What the rank holds of both."""
+    experts, width = EXPERTS * tp // num_ranks, FFN // tp
+    share = slice(rank // tp * experts, (rank // tp + 1) * experts)
+    part = slice(rank % tp * width, (rank % tp + 1) * width)
+    return torch.cat([half[share, part] for half in gate_up.chunk(2, dim=1)], dim=1), down[share, :, part]
+
+
+def check_mixture(name, folder, num_ranks=2, tp=1):
+    ranks = [tensors for tensors, _ in records(folder, num_ranks)]
     of = {key: next(n for n in ranks[0] if n.endswith(key)) for key in ("post_attention_layernorm.weight", "mlp.gate.weight", "gate_up_proj", "down_proj")}
     norm, router = (ranks[0][of[key]].clone().requires_grad_() for key in ("post_attention_layernorm.weight", "mlp.gate.weight"))
-    gate_up, down = (torch.cat([r[of[key]] for r in ranks]).requires_grad_() for key in ("gate_up_proj", "down_proj"))
-    x = torch.cat([r["x"] for r in ranks]).requires_grad_()
+    gate_up, down = (whole.requires_grad_() for whole in whole_experts(ranks, of, tp))
+    x = torch.cat([r["x"] for r in ranks[::tp]]).requires_grad_()  # which ranks of a tp group hold alike
     normed = F.rms_norm(x, (HIDDEN,), norm, 1e-6)
     weights, experts = torch.topk(F.softmax(normed @ router.T, dim=-1), TOP_K)
     weights = weights / weights.sum(-1, keepdim=True)
@@ -82,13 +98,13 @@ def check_mixture(name, folder):
     for e in range(EXPERTS):  # every expert sees every token; most with weight zero
         gate, up = (normed @ gate_up[e].T).chunk(2, dim=-1)
         y = y + (weights * (experts == e)).sum(-1, keepdim=True) * ((F.silu(gate) * up) @ down[e].T)
-    y.backward(torch.cat([r["target"] for r in ranks]))
+    y.backward(torch.cat([r["target"] for r in ranks[::tp]]))
     for rank, tensors in enumerate(ranks):
-        mine = slice(rank * TOKENS, (rank + 1) * TOKENS)
-        share = slice(rank * EXPERTS // 2, (rank + 1) * EXPERTS // 2)
+        mine = slice(rank // tp * TOKENS, (rank // tp + 1) * TOKENS)
+        g_gate_up, g_down = part_of_experts(gate_up.grad, down.grad, rank, num_ranks, tp)
         for key, expected in (("y", y.detach()[mine]), ("x.gradient", x.grad[mine]), (of["post_attention_layernorm.weight"] + ".gradient", norm.grad),
-                              (of["mlp.gate.weight"] + ".gradient", router.grad), (of["gate_up_proj"] + ".gradient", gate_up.grad[share]),
-                              (of["down_proj"] + ".gradient", down.grad[share])):
+                              (of["mlp.gate.weight"] + ".gradient", router.grad), (of["gate_up_proj"] + ".gradient", g_gate_up),
+                              (of["down_proj"] + ".gradient", g_down)):
             require_close(f"{name}: rank {rank} {key}", tensors[key], expected)
 
 
@@ -102,6 +118,17 @@ def bench(folder, command, bench_words, flags):
 def check_times(result):
     assert result["step_seconds"] > 0 and result["limit_seconds"] > 0, result
     assert result["lowest_step_over_limit"] <= result["step_over_limit"] <= result["highest_step_over_limit"], result
+
+
+def tensor_parallel(folder):
+    """Experts divided by tp, and by tp and ep, under every schedule."""
+    schedules = [("plain", 1), ("chunked", 2), ("parm-baseline", 1), ("parm-s1", 1), ("parm-s2", 2), ("monta-o1", 1), ("monta-o2", 3)]
+    runs = [([PIPER], ["--ranks", num_ranks], num_ranks, schedule, chunks) for num_ranks in (2, 4) for schedule, chunks in schedules]
+    for command, flags, num_ranks, schedule, chunks in [*runs, ([PIPER, "launch", "-n", 4], [], 4, "plain", 1)]:
+        of_run = pathlib.Path(folder) / f"{num_ranks}-{schedule}-{len(command)}"
+        check_times(bench(of_run, command, [*MIXTURE, "--tp", 2, "--moe-schedule", schedule, "--moe-chunks", chunks], flags))
+        check_mixture(f"{num_ranks} ranks, tp 2, {schedule}", of_run, num_ranks, 2)
+    print("tensor-parallel experts are autograd's")
 
 
 def serves(folder):
@@ -133,6 +160,9 @@ def refuses():
                             (["bench", "pipeline", "--schedule", "zero"], ["--schedule", "zero", "gpipe"]),
                             (["bench", "pipeline", "--rows", 0], ["--rows is 0"]),
                             (["bench", "moe", "--experts", 4, "--ranks", 3], ["--ranks is 3", "divisor"]),
+                            (["bench", "moe", "--experts", 4, "--ranks", 4, "--tp", 3], ["--tp is 3", "divisor of --ranks"]),
+                            (["bench", "moe", "--ranks", 2, "--moe-schedule", "parm-s1"], ["--moe-schedule is parm-s1", "--tp 1"]),
+                            (["bench", "moe", "--ranks", 2, "--tp", 2, "--moe-chunks", 2], ["--moe-chunks is 2", "plain"]),
                             (["bench", "passes", "--tokens", 0, "--precision", "fp8"], ["--tokens is 0", "--precision is 'fp8'"]),
                             (["bench", "passes", "--device", "cuda:7"], ["cuda"]),
                             (["launch", "-n", 2, "bench", "sim"], ["bench sim", "allowed: train, eval, bench alltoall, bench dedup, bench pipeline, bench moe"])):
@@ -149,6 +179,7 @@ def main():
             check_times(bench(folder, command, MIXTURE, flags))
             check_mixture(name, folder)
             print(f"{name}: pipeline and mixture layer are autograd's")
+        tensor_parallel(folder)
         serves(folder)
     passes()
     refuses()

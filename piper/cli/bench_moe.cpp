@@ -14,6 +14,7 @@
 #include <piper/nn/init.h>
 #include <piper/runtime/bench_device.h>
 #include <piper/runtime/player.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/strategy/runnable.h>
 #include <piper/train/step_bench.h>
 
@@ -31,9 +32,26 @@ constexpr uint64_t kSeed = 1;
 struct Flags {
   nn::MoeLayerShape shape;
   std::string device = "cpu", precision = "fp32";
-  int64_t ranks = 0;
+  int64_t ranks = 0, tp = 1, moe_chunks = 1;
+  std::string moe_schedule = strategy::name(strategy::MoeSchedule::kPlain);
   WorldBenchFlags world;
+  int64_t ep() const { return ranks / tp; }
+  bool is_plain_rank() const { return ranks == 1 && moe_schedule == "plain" && moe_chunks == 1; }
 };
+
+// The layer with its experts divided over the ranks: each expert's width by tp, whole experts by
+// what is left. `tokens` are those of a rank, which the ranks of a tp group hold alike.
+strategy::Strategy strategy_of(const Flags& flags, int64_t tokens) {
+  strategy::Strategy s;
+  s.mesh.tp = s.mesh.etp = flags.tp;
+  s.mesh.ep = s.mesh.dp = s.global_batch_sequences = flags.ep();
+  s.moe_schedule = parse_word<strategy::MoeSchedule>("--moe-schedule", flags.moe_schedule);
+  s.moe_chunks = flags.moe_chunks;
+  s.layers_per_stage = {1};
+  s.sequence = tokens;
+  s.micro_batch_sequences = s.num_micro_batches = 1;
+  return s;
+}
 
 void check(const Flags& flags) {
   std::vector<std::string> problems;
@@ -48,9 +66,19 @@ void check(const Flags& flags) {
   in_range("--rounds", flags.world.rounds, 10000);
   in_range("--steps", flags.world.steps, 100'000);
   in_range("--ranks", flags.ranks, 64);
-  if (problems.empty() && flags.shape.num_experts % flags.ranks != 0)
-    problems.push_back(fmt::format("--ranks is {}; allowed: a divisor of --experts, which is {}",
-                                   flags.ranks, flags.shape.num_experts));
+  in_range("--tp", flags.tp, 64);
+  in_range("--moe-chunks", flags.moe_chunks, strategy::kMaxMoeChunks);
+  if (problems.empty() && flags.ranks % flags.tp != 0)
+    problems.push_back(fmt::format("--tp is {}; allowed: a divisor of --ranks, which is {}",
+                                   flags.tp, flags.ranks));
+  if (problems.empty() && flags.shape.num_experts % flags.ep() != 0)
+    problems.push_back(fmt::format(
+        "--ranks is {}; allowed: {}a divisor of --experts, which is {}", flags.ranks,
+        flags.tp > 1 ? fmt::format("--tp {} times ", flags.tp) : "", flags.shape.num_experts));
+  if (problems.empty() && !flags.is_plain_rank())
+    for (const std::string& line : strategy::contradictions(strategy_of(flags, flags.shape.tokens),
+                                                            nn::mixture_layer_model(flags.shape)))
+      problems.push_back(in_flags(line));
   if (!problems.empty()) throw InvalidInput(problems);
 }
 
@@ -109,23 +137,14 @@ int serve(const Flags& flags) {
   return 0;
 }
 
-// The layer over the ranks' experts: `shape.tokens` are each rank's own.
-strategy::Strategy strategy_of(const Flags& flags, int64_t tokens) {
-  strategy::Strategy s;
-  s.mesh.ep = s.mesh.dp = s.global_batch_sequences = flags.ranks;
-  s.layers_per_stage = {1};
-  s.sequence = tokens;
-  s.micro_batch_sequences = s.num_micro_batches = 1;
-  return s;
-}
-
 train::BenchPart part_of(const nn::MoeLayerShape& shape, const strategy::Strategy& strategy,
                          Rank rank) {
+  const int64_t data_rank = strategy::RankLayout(strategy).coordinates(rank).dp;
   train::BenchPart part;
   part.stage = nn::make_mixture_stage(shape, strategy, rank);
   const auto values = [&](const char* name) {
     at::Tensor made = at::empty({shape.tokens, shape.hidden});
-    nn::fill_normal(made, kSeed, fmt::format("{}.{}", name, rank.value), 1);
+    nn::fill_normal(made, kSeed, fmt::format("{}.{}", name, data_rank), 1);
     return made;
   };
   part.micro_batches = {{.tokens_BS = values("x"), .targets_T = values("gradient")}};
@@ -146,6 +165,15 @@ WorldBench world_bench_of(const Flags& flags) {
           }};
 }
 
+// ", tp 2, parm-s1": what is not the default.
+std::string division(const Flags& flags) {
+  std::string text;
+  if (flags.tp > 1) text += fmt::format(", tp {}", flags.tp);
+  if (flags.moe_schedule != "plain") text += ", " + flags.moe_schedule;
+  if (flags.moe_chunks > 1) text += fmt::format(" in {} chunks", flags.moe_chunks);
+  return text;
+}
+
 int run_on_several(const Flags& flags) {
   WorldBench bench = world_bench_of(flags);
   if (flags.world.serve) {
@@ -163,6 +191,9 @@ int run_on_several(const Flags& flags) {
                  {"ffn", s.ffn},
                  {"experts", s.num_experts},
                  {"top_k", s.top_k},
+                 {"tp", flags.tp},
+                 {"moe_schedule", flags.moe_schedule},
+                 {"moe_chunks", flags.moe_chunks},
                  {"rounds", flags.world.rounds},
                  {"world", bench.describe()}});
     fmt::print("{}\n", json.dump(2));
@@ -170,14 +201,15 @@ int run_on_several(const Flags& flags) {
   }
   fmt::print(
       "{}: mixture layer, forward and backward, fp32: {} tokens a rank, hidden {}, ffn {}, {} "
-      "experts, top {}\n{}",
-      bench.describe(), s.tokens, s.hidden, s.ffn, s.num_experts, s.top_k,
+      "experts, top {}{}\n{}",
+      bench.describe(), s.tokens, s.hidden, s.ffn, s.num_experts, s.top_k, division(flags),
       to_text(times, flags.world.rounds));
   return 0;
 }
 
 int run(Flags flags) {
   if (flags.ranks == 0) flags.ranks = num_launched();
+  flags.shape.num_heads = flags.tp;
   check(flags);
   take_product_choice(flags.world);
   const strategy::Precision precision =
@@ -211,6 +243,19 @@ Run add_bench_moe(Subcommand command) {
   command.add_option("--ranks", flags->ranks,
                      "each with its tokens and its share of the experts (default: as many as "
                      "processes were launched, 1 without a launcher)");
+  command
+      .add_option("--tp", flags->tp,
+                  "of several ranks: that hold the same tokens and share every expert's matrices")
+      .show_default();
+  command
+      .add_option("--moe-schedule", flags->moe_schedule,
+                  "of several ranks: the layer's order, plain, chunked or parm-baseline; with --tp "
+                  "parm-s1, parm-s2, monta-o1 or monta-o2")
+      .show_default();
+  command
+      .add_option("--moe-chunks", flags->moe_chunks,
+                  "of --moe-schedule chunked, parm-s2 and monta-o2: chunks of a rank's tokens")
+      .show_default();
   command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
       .show_default();
   command.add_option("--precision", flags->precision, "fp32, bf16 or fp64").show_default();

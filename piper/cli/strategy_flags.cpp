@@ -122,36 +122,6 @@ void settle_batch(const StrategyFlags& f, Strategy& s) {
   s.num_micro_batches = batch / per_micro_batch;
 }
 
-// contradictions() names the keys of the file; here the user wrote flags.
-std::string in_flags(std::string line) {
-  const std::vector<std::pair<std::string, std::string>> flags = {
-      {"'mesh.pp'", "--pp"},
-      {"'mesh.ep'", "--ep"},
-      {"'mesh.dp'", "--dp"},
-      {"'mesh.tp'", "--tp"},
-      {"'mesh.cp'", "--cp"},
-      {"'mesh.etp'", "--etp"},
-      {"'mesh.vpp'", "--vpp"},
-      {"'zero'", "--zero"},
-      {"'sequence_parallel'", "--sequence-parallel"},
-      {"'layers_per_stage'", "--layers-per-stage"},
-      {"'micro_batch_sequences'", "--micro-batch"},
-      {"'num_micro_batches'", "--num-micro-batches"},
-      {"'global_batch_sequences'", "--global-batch"},
-      {"'sequence'", "--sequence"},
-      {"'capacity_factor'", "--capacity-factor"},
-      {"'reduction_start'", "--reduction-start"},
-      {"'context_exchange'", "--context-exchange"},
-      {"'moe_schedule'", "--moe-schedule"},
-      {"'moe_chunks'", "--moe-chunks"},
-      {"'redundant_experts'", "--redundant-experts"},
-      {"'mtp_depth'", "--mtp-depth"}};
-  for (const auto& [key, flag] : flags)
-    for (size_t at = line.find(key); at != std::string::npos; at = line.find(key))
-      line.replace(at, key.size(), flag);
-  return line;
-}
-
 // On a machine that was profiled without the default precision, the precision that it has figures
 // for.
 Precision precision_without_flag(const StrategyFlags& f) {
@@ -318,6 +288,35 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
                      "what goes beyond the capacity: by probability or position (probability)");
   command.add_option("--mtp-depth", f.mtp_depth,
                      "modules of multi-token prediction to train beside the model (0)");
+}
+
+std::string in_flags(std::string line) {
+  const std::vector<std::pair<std::string, std::string>> flags = {
+      {"'mesh.pp'", "--pp"},
+      {"'mesh.ep'", "--ep"},
+      {"'mesh.dp'", "--dp"},
+      {"'mesh.tp'", "--tp"},
+      {"'mesh.cp'", "--cp"},
+      {"'mesh.etp'", "--etp"},
+      {"'mesh.vpp'", "--vpp"},
+      {"'zero'", "--zero"},
+      {"'sequence_parallel'", "--sequence-parallel"},
+      {"'layers_per_stage'", "--layers-per-stage"},
+      {"'micro_batch_sequences'", "--micro-batch"},
+      {"'num_micro_batches'", "--num-micro-batches"},
+      {"'global_batch_sequences'", "--global-batch"},
+      {"'sequence'", "--sequence"},
+      {"'capacity_factor'", "--capacity-factor"},
+      {"'reduction_start'", "--reduction-start"},
+      {"'context_exchange'", "--context-exchange"},
+      {"'moe_schedule'", "--moe-schedule"},
+      {"'moe_chunks'", "--moe-chunks"},
+      {"'redundant_experts'", "--redundant-experts"},
+      {"'mtp_depth'", "--mtp-depth"}};
+  for (const auto& [key, flag] : flags)
+    for (size_t at = line.find(key); at != std::string::npos; at = line.find(key))
+      line.replace(at, key.size(), flag);
+  return line;
 }
 
 Strategy strategy_from_flags(const StrategyFlags& flags, const model::Model& model) {

@@ -52,6 +52,9 @@ void add_strategy_flags(Subcommand command, StrategyFlags& flags,
 // a file that has none.
 strategy::Strategy strategy_from_flags(const StrategyFlags& flags, const model::Model& model);
 
+// A line of strategy::contradictions(), which names keys of a file, for one who wrote flags.
+std::string in_flags(std::string line);
+
 // Writes how many parameters the model has into a plan's `predicted`, and reads it (0 where it is
 // not said): by it a model is known again under another name.
 void note_parameters(Json& plan, const model::Model& model);

@@ -16,6 +16,7 @@ class MixtureStage final : public BenchStage {
       : shape_(shape),
         layer_(make_stage(mixture_layer_model(shape), strategy, rank, {.seed = 1})),
         local_experts_(shape.num_experts / strategy.mesh.ep),
+        local_ffn_(shape.ffn / strategy.mesh.etp),
         stand_in_(at::zeros({1})) {}
 
   at::Tensor attention_forward(int32_t, const at::Tensor& x_TD, int64_t, Tape*) override {
@@ -46,7 +47,8 @@ class MixtureStage final : public BenchStage {
   }
   at::Tensor experts_forward(int32_t layer, const at::Tensor& received_RD, const Routing& routing,
                              Tape* tape) override {
-    received_counts_ = routing.received_counts;
+    const std::vector<int64_t>& counts = routing.computed_counts();
+    computed_counts_.insert(computed_counts_.end(), counts.begin(), counts.end());
     return layer_->experts_forward(layer, received_RD, routing, tape);
   }
   at::Tensor experts_backward(int32_t layer, const at::Tensor& g_out_RD,
@@ -65,7 +67,10 @@ class MixtureStage final : public BenchStage {
   }
 
   std::vector<Parameter>& parameters() override { return layer_->parameters(); }
-  void zero_gradients() override { layer_->zero_gradients(); }
+  void zero_gradients() override {
+    computed_counts_.clear();  // a step begins, whose chunks add theirs
+    layer_->zero_gradients();
+  }
   void weights_backward(Tape& tape) override { layer_->weights_backward(tape); }
   at::Tensor gradients(int32_t layer, strategy::Axis replicas) override {
     return layer < 0 ? stand_in_ : layer_->gradients(layer, replicas);
@@ -82,14 +87,14 @@ class MixtureStage final : public BenchStage {
 
  private:
   void choose_way() {
-    PIPER_CHECK(!received_counts_.empty(), "a step comes before its products");
+    PIPER_CHECK(!computed_counts_.empty(), "a step comes before its products");
     MoeProductsShape products{.tokens = shape_.tokens,
                               .hidden = shape_.hidden,
-                              .ffn = shape_.ffn,
+                              .ffn = local_ffn_,
                               .num_experts = shape_.num_experts,
                               .rows = std::vector<int64_t>(static_cast<size_t>(local_experts_))};
-    for (size_t i = 0; i < received_counts_.size(); ++i)
-      products.rows[i % products.rows.size()] += received_counts_[i];
+    for (size_t i = 0; i < computed_counts_.size(); ++i)
+      products.rows[i % products.rows.size()] += computed_counts_[i];
     products_.emplace(products);
     double best = std::numeric_limits<double>::infinity();
     for (const MoeGemms& way : ways_to_multiply()) {
@@ -105,10 +110,10 @@ class MixtureStage final : public BenchStage {
 
   const MoeLayerShape shape_;
   std::unique_ptr<Stage> layer_;
-  int64_t local_experts_;
+  int64_t local_experts_, local_ffn_;
   at::Tensor stand_in_;  // for the gradients of what the bench leaves out
   at::Tensor y_TD_, gx_TD_;
-  std::vector<int64_t> received_counts_;
+  std::vector<int64_t> computed_counts_;  // of the last step, by peer and local expert
   std::optional<MoeProducts> products_;
   MoeGemms way_;
 };

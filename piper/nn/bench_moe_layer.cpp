@@ -58,7 +58,7 @@ model::Model mixture_layer_model(const MoeLayerShape& shape) {
   m.hidden = shape.hidden;
   m.vocabulary = 8;
   model::Layer layer;
-  layer.attention = {.num_heads = 1, .num_kv_heads = 1, .head_dim = 8};
+  layer.attention = {.num_heads = shape.num_heads, .num_kv_heads = shape.num_heads, .head_dim = 8};
   layer.feed_forward = {.ffn = shape.ffn, .num_experts = shape.num_experts, .top_k = shape.top_k};
   layer.feed_forward.normalise_top_k = true;
   m.layers = {layer};

@@ -20,6 +20,7 @@ struct MoeLayerShape {
   int64_t ffn = 1024;
   int64_t num_experts = 8;
   int64_t top_k = 2;
+  int64_t num_heads = 1;  // of the stand-in for attention, which tp deals to its ranks
   at::TensorOptions options = at::TensorOptions().dtype(at::kFloat);  // of one rank's layer
 };
 

@@ -38,6 +38,10 @@ struct ExecutionStyle {
   bool follows_context_exchange = true;
   bool reruns_whole_layers = false;  // full recomputation: also what the backward does not need
   bool reruns_first = false;  // partial recomputation: before the backward, else before its reader
+  // Whether tensor parallelism divides attention, dense nets and the model's head; else it divides
+  // experts alone: a stand-in for the others hands on what every rank has whole, and no collective
+  // follows it (train/step_bench.h).
+  bool divides_dense_blocks = true;
   bool has_mtp_modules = true;
   bool keeps_by_layer = false;  // one slot (kKept) stands for all that a layer keeps
   // Tensor with sequence parallelism: embedding and head compute with whole tables on a rank's own

@@ -16,8 +16,8 @@ HeadSlots write_head_forward(RankWriter& writer, int32_t layer, SlotId x) {
 }
 
 bool gathers_head_gradient(const StepWriter& step) {
-  return step.style.divides_ends_by_tokens && step.strategy.mesh.tp > 1 &&
-         !step.strategy.sequence_parallel;
+  return step.style.divides_ends_by_tokens && step.style.divides_dense_blocks &&
+         step.strategy.mesh.tp > 1 && !step.strategy.sequence_parallel;
 }
 
 SlotId write_head_backward(RankWriter& writer, int32_t layer, const HeadSlots& head,

@@ -152,8 +152,9 @@ schedule::StepGraph checked(const model::Model& model, const strategy::Strategy&
 
 }  // namespace
 
-schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy) {
-  return checked(model, strategy, [&] { return schedule::write_step(model, strategy); });
+schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy,
+                                 const schedule::ExecutionStyle& style) {
+  return checked(model, strategy, [&] { return schedule::write_step(model, strategy, {}, style); });
 }
 
 schedule::StepGraph checked_evaluation(const model::Model& model,

@@ -28,7 +28,8 @@ struct Prediction {
 
 // Writes, validates and dry-runs the step. Throws InvalidInput with the contradictions of strategy
 // and model.
-schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy);
+schedule::StepGraph checked_step(const model::Model& model, const strategy::Strategy& strategy,
+                                 const schedule::ExecutionStyle& style = {});
 // The same of its evaluation (schedule::write_evaluation()).
 schedule::StepGraph checked_evaluation(const model::Model& model,
                                        const strategy::Strategy& strategy);

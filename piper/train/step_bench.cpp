@@ -50,7 +50,7 @@ StepBench::StepBench(comm::World& world, const model::Model& model,
       model_(model),
       strategy_(strategy),
       learning_rate_(learning_rate),
-      step_(checked_step(model, strategy)) {
+      step_(checked_step(model, strategy, {.divides_dense_blocks = false})) {
   std::mutex mutex;
   run_ranks(world_, [&](comm::Transport& transport) {
     const nn::AllocatingRank allocating(transport.rank());

@@ -1,6 +1,7 @@
 // Plays whole steps of a bench's stages (nn/bench_stage.h) over a world, by the executor that
 // trains: the step graph that schedule/ writes, runtime::Player, comm/. One thread of compute a
-// rank.
+// rank. Of a tensor-parallel strategy experts alone are divided: there are no sums around
+// attention, dense nets and head, which a bench's stage hands on whole.
 //
 // Thread safety: the process's main thread; every process makes the same calls in the same order.
 // All throw CommError.
