@@ -1,6 +1,9 @@
-"""x + MoE(norm(x)) by DeepSpeed's mixture layer, top 2, no token dropped, experts over the ranks (see partner.py).
+"""x + MoE(norm(x)) by DeepSpeed's mixture layer, top 2, no token dropped, experts over the ranks (see partner.py; arguments as moe_torch.py).
 
-DeepSpeed pads every expert to the rows of the fullest one; gate and up of an expert are one product, as on the other sides."""
+DeepSpeed pads every expert to the rows of the fullest one; gate and up of an expert are one product, as on the other sides. With TP its
+experts are tensor-parallel (enable_expert_tensor_parallelism): an expert sums its output over the tp group, as Megatron's does, and the
+layer drops tokens over that group before an exchange and gathers them behind it. These are parts of an expert's rows, whose number must
+be a multiple of TP; DeepSpeed does not see to that where nothing is to be dropped, so the capacity is given: the fullest expert's rows."""
 import logging
 import os
 
@@ -9,10 +12,42 @@ import partner  # first: from here on, what libraries print does not go where an
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 import deepspeed
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from deepspeed.moe.layer import MoE
 
 import moe_torch
+from moe_torch import EP, TP
+
+
+class TensorParallelism:
+    """What DeepSpeed asks of an mpu."""
+
+    @staticmethod
+    def get_tensor_model_parallel_rank():
+        return moe_torch.TP_RANK
+
+    @staticmethod
+    def get_tensor_model_parallel_world_size():
+        return TP
+
+    @staticmethod
+    def get_tensor_model_parallel_group():
+        return moe_torch.groups()[0]
+
+    @staticmethod
+    def get_data_parallel_world_size():
+        return EP
+
+    @staticmethod
+    def get_data_parallel_group():
+        return moe_torch.groups()[1]
+
+
+def let_gloo_gather():
+    """DeepSpeed gathers a tensor into a flat buffer; gloo takes a flat buffer from a flat tensor alone."""
+    gather = deepspeed.comm.all_gather_into_tensor
+    deepspeed.comm.all_gather_into_tensor = lambda buffer, tensor, **more: gather(buffer, tensor.flatten(), **more)
 
 
 class Expert(torch.nn.Module):
@@ -22,8 +57,11 @@ class Expert(torch.nn.Module):
         self.down = torch.nn.Linear(ffn, hidden, bias=False)
 
     def forward(self, x):
+        if TP > 1:
+            x = moe_torch.SumBefore.apply(x, moe_torch.groups()[0])
         gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        out = self.down(F.silu(gate) * up)
+        return moe_torch.SumBehind.apply(out, moe_torch.groups()[0]) if TP > 1 else out
 
 
 class Layer(moe_torch.Layer):
@@ -32,8 +70,16 @@ class Layer(moe_torch.Layer):
     def __init__(self, rows, record):
         super().__init__(rows, record)
         local, hidden, ffn = record.tensors[self.names["down"]].shape
-        self.moe = MoE(hidden, Expert(hidden, ffn), num_experts=local * partner.WORLD, ep_size=partner.WORLD, k=moe_torch.TOP_K, drop_tokens=False,
-                       use_rts=False, top2_2nd_expert_sampling=False)
+        capacity = {"drop_tokens": False}
+        if TP > 1:
+            if EP > 1:  # each has whole gradients of norm and router
+                self.replicas = self.expert_group
+            else:
+                self.reduce_dense = lambda: None
+            deepspeed.utils.groups.mpu = TensorParallelism
+            capacity = {"drop_tokens": True, "capacity_factor": self.capacity_factor(rows), "enable_expert_tensor_parallelism": True}
+        self.moe = MoE(hidden, Expert(hidden, ffn), num_experts=local * EP, ep_size=EP, k=moe_torch.TOP_K, use_rts=False,
+                       top2_2nd_expert_sampling=False, **capacity)
         self.moe.set_deepspeed_parallelism()
         with torch.no_grad():
             self.gate.weight.copy_(self.router)
@@ -42,6 +88,14 @@ class Layer(moe_torch.Layer):
                 expert.down.weight.copy_(down)
         self.router = self.gate.weight
         self.weights = [(expert.down.weight, expert.gate_up.weight) for expert in self.local_experts]
+
+    def capacity_factor(self, rows):
+        """With which an expert takes as many rows as the fullest of any rank has, and no more than that takes to divide them by TP."""
+        counts = moe_torch.route(self.x, self.norm, self.router)[3]
+        fullest = counts.max()
+        dist.all_reduce(fullest, op=dist.ReduceOp.MAX)
+        capacity = -(-int(fullest) // TP) * TP
+        return (capacity - 0.5) * counts.numel() / (moe_torch.TOP_K * rows)  # rounded up by DeepSpeed
 
     @property
     def gate(self):
@@ -59,4 +113,5 @@ class Layer(moe_torch.Layer):
 if __name__ == "__main__":
     logging.disable(logging.INFO)
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+    let_gloo_gather()
     partner.serve(Layer)

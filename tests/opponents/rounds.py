@@ -1,5 +1,5 @@
-"""Piper and its opponents in turn, all on two processes of this machine: what scripts/bench_pipeline and
-scripts/bench_expert_parallel share.
+"""Piper and its opponents in turn, all on the same number of processes of this machine (two, unless a bench asks for more): what
+scripts/bench_pipeline, scripts/bench_axes and scripts/bench_expert_parallel share.
 
 A side is a group of processes that reads lines and answers them (tests/opponents/partner.py; `piper bench ... --serve`). All sides
 are started once and wait while another one runs. A round asks every side for the seconds of a step, and then goes backwards;
@@ -67,10 +67,10 @@ def free_port():
         return free.getsockname()[1]
 
 
-def each_on_its_core(command):
-    """A rank a core, so that two of them never share one (mpirun --bind-to core does the same)."""
+def each_on_its_core(command, ranks):
+    """A rank a core, so that two of them share one only where there are too few (mpirun --bind-to core does the same)."""
     cores = sorted(os.sched_getaffinity(0))
-    return [["taskset", "-c", cores[r % len(cores)], *command] for r in range(RANKS)]
+    return [["taskset", "-c", cores[r % len(cores)], *command] for r in range(ranks)]
 
 
 def texts(variables):
@@ -78,25 +78,27 @@ def texts(variables):
 
 
 class Piper(Side):
-    def __init__(self, program, over, *arguments, name=""):
-        super().__init__(f"piper, {over}{name}", *self.start_of(over, [program, *arguments, "--serve"]))
+    def __init__(self, program, over, *arguments, name="", ranks=RANKS):
+        super().__init__(f"piper, {over}{name}", *self.start_of(over, [program, *arguments, "--serve"], ranks=ranks))
 
     @staticmethod
-    def start_of(over, command, environment={}):
+    def start_of(over, command, environment={}, ranks=RANKS):
         """Commands and environments of its processes."""
         if over == "Open MPI":
-            return [["mpirun.openmpi", "--oversubscribe", "--bind-to", "core", "-n", RANKS, *command]], [{**OPEN_MPI, **environment}]
+            bind = "core" if ranks <= len(os.sched_getaffinity(0)) else "core:overload-allowed"
+            return [["mpirun.openmpi", "--oversubscribe", "--bind-to", bind, "-n", ranks, *command]], [{**OPEN_MPI, **environment}]
         # what `piper launch` sets
-        common = {"PIPER_NUM_PROCESSES": RANKS, "PIPER_MASTER_ADDRESS": "127.0.0.1", "PIPER_MASTER_PORT": free_port(), "PIPER_SECRET": secrets.token_hex(16)}
-        return each_on_its_core(command), [texts({**common, **environment, "PIPER_PROCESS": r}) for r in range(RANKS)]
+        common = {"PIPER_NUM_PROCESSES": ranks, "PIPER_MASTER_ADDRESS": "127.0.0.1", "PIPER_MASTER_PORT": free_port(), "PIPER_SECRET": secrets.token_hex(16)}
+        return each_on_its_core(command, ranks), [texts({**common, **environment, "PIPER_PROCESS": r}) for r in range(ranks)]
 
 
 class Opponent(Side):
-    def __init__(self, name, python, script, *arguments, environment={}):
+    def __init__(self, name, python, script, *arguments, environment={}, ranks=RANKS):
         self.started = python, script, *arguments
-        common = {"WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo",
+        common = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo",
                   "PYTHONPATH": OPPONENTS, **environment}
-        super().__init__(name, each_on_its_core([python, OPPONENTS / script, *arguments]), [texts({**common, "RANK": r, "LOCAL_RANK": r}) for r in range(RANKS)])
+        super().__init__(name, each_on_its_core([python, OPPONENTS / script, *arguments], ranks),
+                         [texts({**common, "RANK": r, "LOCAL_RANK": r}) for r in range(ranks)])
 
 
 class NoOpponent(SystemExit):
@@ -135,25 +137,28 @@ def wires(program):
     return over
 
 
-def piper_sides(program, *arguments, name=""):
-    return [Piper(program, one, *arguments, name=name) for one in wires(program)]
+def piper_sides(program, *arguments, name="", ranks=RANKS):
+    return [Piper(program, one, *arguments, name=name, ranks=ranks) for one in wires(program)]
 
 
 def summary(values):
     return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
 
 
-def agree(sides, rows, folder):
-    """Every side of Piper plays a step and saves it; an opponent must find the same as the last before it. Returns the opponents that start."""
-    found = {}
+def agree(sides, rows, folder, every_piper):
+    """Every side of Piper plays a step and saves it; an opponent must find the same as the last before it, and the first opponent the
+    same as each of them where `every_piper`. Returns the opponents that start."""
+    found, of_pipers = {}, []
     for number, side in enumerate(list(sides)):
         if isinstance(side, Piper):
             of_piper = pathlib.Path(folder) / str(number)  # files of their own: who has read one has it mapped
             of_piper.mkdir()
             side.ask("save", rows, of_piper)
+            of_pipers.append(of_piper)
             continue
+        checked = of_pipers if every_piper and not found else of_pipers[-1:]
         try:
-            found[side.name] = json.loads(side.ask("check", rows, of_piper))
+            found[side.name] = max((json.loads(side.ask("check", rows, one)) for one in checked), key=lambda worst: worst["gradient"])
         except RuntimeError as error:
             say(f"  {side.name} is left out: {error}")
             sides.remove(side)
@@ -178,9 +183,9 @@ def measure(sides, rows, options):
     return times, limits
 
 
-def compare(sides, rows, options):
+def compare(sides, rows, options, every_piper=False):
     with tempfile.TemporaryDirectory() as folder:
-        errors = agree(sides, rows, folder)
+        errors = agree(sides, rows, folder, every_piper)
     times, limits = measure(sides, rows, options)
     first = next(side.name for side in sides if isinstance(side, Piper))
     opponents = [name for name in times if name in errors]
