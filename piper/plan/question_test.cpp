@@ -150,6 +150,8 @@ TEST_CASE("what cannot be is refused with the nearest that can") {
   CHECK(asked.refusal().empty());  // it runs
   fixed = {.context_exchange = strategy::ContextExchange::kGather};
   has("--context-exchange is gather: it has a price on machines that piper profile has measured");
+  fixed = {.reduction_start = strategy::ReductionStart::kEnd};
+  has("--reduction-start is end: it has a price on machines that piper profile has measured");
   fixed = {.runnable = true};
   asked.question.precision = strategy::Precision::kFp8;
   has("--precision is fp8: this Piper trains in fp32, bf16 and fp64");

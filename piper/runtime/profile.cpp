@@ -120,7 +120,11 @@ class Profiler {
     };
     for (const strategy::Precision precision : options_.precisions) {
       append(prices, price_curves(precision, options_.device));
-      if (!options_.full) continue;
+      if (!options_.full) {
+        if (!on_cpu() && precision == strategy::Precision::kBf16)
+          append(prices, expert_curves(precision, options_.device, links_.operand_bytes));
+        continue;
+      }
       const ModelShapes of{.model = *options_.model,
                            .sequence = options_.sequence,
                            .ep = profile_.ep,

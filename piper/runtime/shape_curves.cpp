@@ -75,8 +75,11 @@ class Shapes {
                      {},
                      true};
     std::set<std::pair<int64_t, int64_t>> sizes = {{256, 512}, {512, 128}, {1024, 1024}};
-    const model::FeedForward& net = typical_layer(shapes_.model).feed_forward;
-    if (net.is_moe()) sizes.insert({shapes_.model.hidden, net.ffn});
+    if (!on_.device.is_cpu()) sizes = {{1024, 1024}, {2048, 1408}, {4096, 14336}};
+    if (!shapes_.model.layers.empty()) {
+      const model::FeedForward& net = typical_layer(shapes_.model).feed_forward;
+      if (net.is_moe()) sizes.insert({shapes_.model.hidden, net.ffn});
+    }
     for (const auto& [hidden, ffn] : sizes)
       for (const int64_t experts : {4, 16})
         for (const double skew : {0.0, 1.0})
@@ -208,6 +211,13 @@ int64_t experts_among(const model::Model& model, int64_t num_ranks) {
   int64_t ep = net.is_moe() ? std::min(num_ranks, net.num_experts) : 1;
   while (net.is_moe() && net.num_experts % ep != 0) --ep;
   return ep;
+}
+
+std::vector<BenchCurve> expert_curves(strategy::Precision precision, const BenchDevice& device,
+                                      double operand_bytes) {
+  const ModelShapes shapes{.model = {}, .operand_bytes = operand_bytes};
+  const Shapes of(precision, device, shapes);
+  return {of.experts(false), of.experts(true)};
 }
 
 std::vector<BenchCurve> shape_curves(strategy::Precision precision, const BenchDevice& device,

@@ -27,6 +27,11 @@ int64_t experts_among(const model::Model& model, int64_t num_ranks);
 std::vector<BenchCurve> shape_curves(strategy::Precision precision, const BenchDevice& device,
                                      const ModelShapes& shapes);
 
+// Experts one by one and as one product, alone ("expert_gemm", "expert_gemm_grouped"): what
+// grouped_choice_of() compares.
+std::vector<BenchCurve> expert_curves(strategy::Precision precision, const BenchDevice& device,
+                                      double operand_bytes);
+
 // Attention and experts of the model over the sequences of a micro-batch (1, 2, 4 .. 64), named
 // "join_attention" and "join_experts": what cluster::join_micro_batches() joins. A rank's experts
 // get the rows that `ep` ranks with such a micro-batch send them, balanced. Where the weights of

@@ -44,6 +44,19 @@ TEST_CASE("experts divide among as many of the ranks as their number allows") {
   CHECK(experts_among(mixture(0), 4) == 1);
 }
 
+TEST_CASE("experts alone are measured both ways at the same points, without a model") {
+  const std::vector<BenchCurve> curves = expert_curves(strategy::Precision::kBf16, {}, 1e7);
+  REQUIRE(curves.size() == 2);
+  CHECK(curves[0].name == "expert_gemm.bf16");
+  CHECK(curves[1].name == "expert_gemm_grouped.bf16");
+  REQUIRE(curves[0].points.size() == curves[1].points.size());
+  REQUIRE_FALSE(curves[0].points.empty());
+  for (size_t i = 0; i < curves[0].points.size(); ++i) {
+    CHECK(curves[0].points[i].at == curves[1].points[i].at);
+    CHECK(curves[0].points[i].amount == curves[1].points[i].amount);
+  }
+}
+
 TEST_CASE(
     "every operation of a full profile runs, and its points have as many coordinates as axes") {
   const model::Model model = mixture(8);

@@ -52,6 +52,21 @@ TEST_CASE("how keys and values travel is said where ranks share a sequence, and 
   CHECK(has_ring(parse_strategy(to_json(s), "s.json")));
 }
 
+TEST_CASE("when gradients' sums start is said up to ZeRO 1, and stays in a file") {
+  const model::Model model = mixture(4, 8);
+  Strategy s = of({.pp = 2, .ep = 2, .dp = 4}, {2, 2});
+  s.reduction_start = ReductionStart::kYielding;
+  s.zero = 1;
+  CHECK(contradictions(s, model) == Lines{});
+  CHECK(parse_strategy(to_json(s), "s.json").reduction_start == ReductionStart::kYielding);
+  s.zero = 2;
+  CHECK(contradictions(s, model) ==
+        Lines{"'reduction_start' is yielding with 'zero' 2, where gradients leave as soon as they "
+              "are there; allowed: ready, or 'zero' 0 or 1"});
+  s.reduction_start = ReductionStart::kReady;
+  CHECK(!to_json(s).contains("reduction_start"));
+}
+
 TEST_CASE(
     "chunks of a mixture layer's tokens are no more than there are, and of rows that travel") {
   model::Model model = mixture(4, 8);
