@@ -176,7 +176,8 @@ class Layer:
         pieces = rows.split([n for of_rank in sizes for n in of_rank])
         outs = []
         for e, weights in enumerate(self.weights):
-            out = expert(torch.cat(pieces[e::len(self.weights)]), *weights)
+            of_expert = pieces[e::len(self.weights)]
+            out = expert(of_expert[0] if len(of_expert) == 1 else torch.cat(of_expert), *weights)
             outs.append(out.split([of_rank[e] for of_rank in sizes]))
         return torch.cat([of_expert[r] for r in range(len(sizes)) for of_expert in outs])
 
