@@ -23,6 +23,8 @@
 #include <iostream>
 #include <memory>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 namespace piper::cli {
 namespace {
@@ -53,6 +55,18 @@ strategy::Strategy strategy_of(const Flags& flags, int64_t tokens) {
   return s;
 }
 
+// A line about the strategy, in this command's words.
+std::string in_own_flags(const std::string& line) {
+  std::string words = in_flags(line);
+  for (const auto& [flag, own] :
+       {std::pair{"--etp", "--tp"}, {"--ep", "--ranks"}, {"--sequence", "--tokens"}})
+    for (size_t at = words.find(flag); at != std::string::npos; at = words.find(flag, at + 1)) {
+      const size_t end = at + std::string_view(flag).size();
+      if (end == words.size() || words[end] != '-') words.replace(at, end - at, own);
+    }
+  return words;
+}
+
 void check(const Flags& flags) {
   std::vector<std::string> problems;
   const auto in_range = [&](const char* flag, int64_t value, int64_t max) {
@@ -78,7 +92,7 @@ void check(const Flags& flags) {
   if (problems.empty() && !flags.is_plain_rank())
     for (const std::string& line : strategy::contradictions(strategy_of(flags, flags.shape.tokens),
                                                             nn::mixture_layer_model(flags.shape)))
-      problems.push_back(in_flags(line));
+      problems.push_back(in_own_flags(line));
   if (!problems.empty()) throw InvalidInput(problems);
 }
 

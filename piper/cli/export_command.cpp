@@ -17,17 +17,18 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 namespace piper::cli {
 namespace {
 
 struct Flags {
   StrategyFlags strategy;
-  std::string file, to, out;
+  std::string file, to, out, trainer;
   bool json = false;
 };
 
-exporting::Trainer trainer_of(const std::string& text) {
+exporting::Trainer target_of(const std::string& text) {
   const auto trainer = find_by_name<exporting::Trainer>(text);
   if (!trainer)
     throw InvalidInput(fmt::format("--to is '{}'; allowed: {}{}", text,
@@ -65,14 +66,25 @@ StrategyFlags completed(const Flags& flags) {
   return f;
 }
 
+// Nothing where the plan was made for a profile that is a file, which nobody names.
+std::optional<cost::TrainerProfile> priced_by(const std::string& flag,
+                                              const strategy::Strategy& strategy) {
+  try {
+    return trainer_of(flag, strategy);
+  } catch (const InvalidInput&) {
+    if (!flag.empty()) throw;
+    return std::nullopt;
+  }
+}
+
 int run(const Flags& flags) {
-  const exporting::Trainer trainer = trainer_of(flags.to);
+  const exporting::Trainer trainer = target_of(flags.to);
   const StrategyFlags of = completed(flags);
   const model::Model model = read_model(of.model, of.ignore);
   const strategy::Strategy strategy = strategy_from_flags(of, model);
-  const cost::TrainerProfile priced = trainer_of("", strategy);
+  const std::optional<cost::TrainerProfile> priced = priced_by(flags.trainer, strategy);
   const exporting::Exported exported =
-      exporting::export_strategy(trainer, model, strategy, &priced);
+      exporting::export_strategy(trainer, model, strategy, priced ? &*priced : nullptr);
   const bool works = exported.cannot.empty();
   if (works && !flags.out.empty()) write(flags.out, exported.text);
   if (flags.json) {
@@ -103,6 +115,8 @@ Run add_export(Subcommand command) {
   command.add_option("--to", flags->to, "megatron, deepspeed, torchtitan or nemo")
       .required()
       .type_name("TRAINER");
+  add_trainer_flag(command, flags->trainer,
+                   " that the plan was priced for: what it hides is exported (the plan's own)");
   command.add_option("--out", flags->out, "write it to this file").check(writable_file());
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };

@@ -55,17 +55,24 @@ class Device {
     queue_.emplace_back(kind, moves);
     start_queued();
   }
+  // Until all that was queued has started.
+  void wait_for_queue() {
+    while (!queue_.empty()) step(kNever);
+  }
   void finish() {
-    for (const Kind kind : {kDense, kExperts, kExchange, kMessage}) wait_for(kind);
+    const auto moves = [](const Class& c) { return !c.ends.empty(); };
+    while (std::ranges::any_of(classes_, moves)) step(kNever);
   }
 
  private:
   Class& of(Kind kind) { return classes_[kind]; }
 
+  bool reduces() { return !of(kDense).ends.empty() || !of(kExperts).ends.empty(); }
   void start_queued() {
-    while (!queue_.empty() && of(kDense).ends.empty() && of(kExperts).ends.empty()) {
+    while (!queue_.empty() && !reduces() && now_ >= free_at_) {
       const auto [kind, moves] = queue_.front();
       queue_.pop_front();
+      if (moves.transfer <= 0) free_at_ = now_ + moves.latency;
       start(kind, moves);
     }
   }
@@ -89,6 +96,8 @@ class Device {
   void step(double until) {
     double next = until;
     const Class* first = nullptr;
+    const bool waits = !queue_.empty() && !reduces();  // for the latency of the one before
+    if (waits) next = std::min(next, free_at_);
     for (const Class& c : classes_) {
       if (c.ends.empty()) continue;
       const double end = now_ + std::max(0.0, c.ends.back().first - c.moved) / c.rate;
@@ -101,11 +110,11 @@ class Device {
       if (&c != first) continue;
       c.moved = c.ends.back().first;
       last_end_ = std::max(last_end_, next + c.ends.back().second);
+      if (&c == &of(kDense) || &c == &of(kExperts)) free_at_ = next + c.ends.back().second;
       c.ends.pop_back();
     }
     now_ = next;
-    if (first == nullptr) return;
-    share();
+    if (first != nullptr) share();
     start_queued();
   }
 
@@ -113,6 +122,7 @@ class Device {
   double now_ = 0, last_end_ = 0;
   std::array<Class, 4> classes_;
   std::deque<std::pair<Kind, CommTime>> queue_;
+  double free_at_ = 0;  // when the last reduction, with its latency, has ended
 };
 
 }  // namespace
@@ -212,33 +222,40 @@ LastBackward last_backward(size_t num_levels, const LastBackwardNeeds& needs,
       held_back.pop_front();
     }
   };
+  const auto start_rest = [&] {
+    for (const auto& [kind, moves] : held_back) device.start(kind, moves);
+    held_back.clear();
+  };
   const auto reduce = [&](Device::Kind kind, const CommTime& moves) {
     if (start == ReductionStart::kReady)
       device.start(kind, moves);
     else if (moves.total() > 0)
       held_back.emplace_back(kind, moves);
   };
-  for (const BackwardTurn& turn : turns) {
+  for (size_t i = 0; i < turns.size(); ++i) {
+    const BackwardTurn& turn = turns[i];
     // Half of a layer's compute lies between its two exchanges.
     const CommTime half{turn.exchange.latency / 2, turn.exchange.transfer / 2};
-    for (int i = 0; i < 2; ++i) {
+    for (int part = 0; part < 2; ++part) {
       device.start(Device::kExchange, {0, half.transfer});
       device.wait_for(Device::kExchange);
-      if (start == ReductionStart::kYielding && half.total() > 0) let_pass(1);
+      if (start == ReductionStart::kYielding && half.total() > 0)
+        let_pass(strategy::num_let_pass(held_back.size()));
       device.pass(half.latency + turn.compute / 2);
     }
     plain += turn.exchange.total() + turn.compute;
-    if (start == ReductionStart::kYielding && turn.exchange.total() <= 0)
-      let_pass(held_back.size());
     reduce(Device::kDense, turn.dense);
     reduce(Device::kExperts, turn.experts);
+    const bool is_free = i + 1 < turns.size() && turns[i + 1].exchange.total() <= 0;
+    if (start == ReductionStart::kYielding && is_free) start_rest();
   }
   LastBackward result{.slowed = std::max(0.0, device.now() - plain)};
   const double ended = device.now();
   device.start(Device::kMessage, {0, message.transfer});
   device.wait_for(Device::kMessage);
   result.message = std::max(0.0, device.now() - ended - message.transfer);
-  for (const auto& [kind, moves] : held_back) device.start(kind, moves);
+  device.wait_for_queue();
+  start_rest();
   device.finish();
   result.exposed = std::max(0.0, device.last_end() - ended);
   return result;

@@ -69,11 +69,31 @@ TEST_CASE("reductions that yield follow each other") {
   CHECK(last.exposed == near(5));
 }
 
-TEST_CASE("where nothing is exchanged, reductions that yield start with the next turn's end") {
+// The same, and 4 more when the backward ends, at 7: the first has moved 3 of its 4 then.
+TEST_CASE("the last of reductions that follow each other is waited for, of whatever kind") {
+  const std::vector<BackwardTurn> turns = {{.compute = 2, .dense = {0, 4}, .experts = {0, 4}},
+                                           {.compute = 2, .exchange = {0, 2}, .dense = {0, 4}}};
+  const LastBackward last =
+      last_backward(1, kAllOfOneLevel, turns, {}, strategy::ReductionStart::kYielding);
+  CHECK(last.exposed == near(1 + 4 + 4));
+}
+
+TEST_CASE("where the next turn exchanges nothing, reductions that yield start at once") {
   const std::vector<BackwardTurn> turns = {turn(2, 0, 1), turn(2, 0, 1), turn(2, 0, 1)};
   const LastBackward last =
       last_backward(1, kAllOfOneLevel, turns, {}, strategy::ReductionStart::kYielding);
-  CHECK(last.exposed == near(2));  // at 6 the first is done, the second has just started
+  CHECK(last.exposed == near(1));  // the last turn's own, at 6
+}
+
+// Each of the two takes 1 and then 2 of latency, from 3 to 6 and from 6 to 9. The backward ends at 6:
+// its exchange's other half has the link for itself from 4 to 5.
+TEST_CASE("a reduction that follows another waits for its latency as well") {
+  const std::vector<BackwardTurn> turns = {{.compute = 2, .dense = {2, 1}, .experts = {2, 1}},
+                                           {.compute = 2, .exchange = {0, 2}}};
+  const LastBackward last =
+      last_backward(1, kAllOfOneLevel, turns, {}, strategy::ReductionStart::kYielding);
+  CHECK(last.slowed == near(0));
+  CHECK(last.exposed == near(9 - 6));
 }
 
 TEST_CASE("reductions at the end slow nothing and are waited for") {

@@ -13,6 +13,10 @@ Exported export_strategy(Trainer trainer, const model::Model& model,
   std::vector<std::string> not_hidden;
   const Overlaps overlaps = overlaps_of(is_of_family ? *priced : own, model, strategy, not_hidden);
   Exported exported = t.write(model, strategy, overlaps);
+  if (strategy.reduction_start != strategy::ReductionStart::kReady)
+    exported.differs.push_back(
+        fmt::format("reductions {}: {} sums gradients as soon as they are there",
+                    strategy::name(strategy.reduction_start), t.software));
   exported.differs.insert(exported.differs.end(), not_hidden.begin(), not_hidden.end());
   // One stage computes the same in one part or in two.
   strategy::Strategy offered = strategy;

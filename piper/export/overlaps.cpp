@@ -19,12 +19,17 @@ Overlaps overlaps_of(const cost::TrainerProfile& priced, const model::Model& mod
   }
   if (priced.hidden_exchange > 0 && s.mesh.ep > 1 && model.num_moe_layers() > 0) {
     const bool is_full = s.recompute == strategy::Recompute::kFull;
-    overlaps.exchange = !is_full && (s.mesh.pp == 1 || s.mesh.vpp > 1);
-    if (!overlaps.exchange)
+    const char* lacks = is_full ? "not under full recomputation"
+                        : s.mesh.pp > 1 && s.mesh.vpp == 1
+                            ? "under a pipeline with virtual stages alone"
+                        : s.precision == strategy::Precision::kFp32 ? "not in fp32"
+                        : s.mtp_depth > 1 ? "with one module of multi-token prediction at most"
+                                          : nullptr;
+    overlaps.exchange = lacks == nullptr;
+    if (lacks != nullptr)
       differs.push_back(fmt::format(
           "the price hides {:.0f} % of the exchanges with experts, which Megatron Core does {}",
-          100 * priced.hidden_exchange,
-          is_full ? "not under full recomputation" : "under a pipeline with virtual stages alone"));
+          100 * priced.hidden_exchange, lacks));
   }
   return overlaps;
 }

@@ -173,6 +173,8 @@ std::vector<std::string> axes_in_words(const Strategy& s) {
   add(s.capacity.is_limited(), fmt::format("capacity {}", s.capacity.factor));
   add(s.offload != strategy::Offload::kNone, fmt::format("offload {}", strategy::name(s.offload)));
   add(s.placement != strategy::Placement::kDataInside, strategy::name(s.placement));
+  add(s.reduction_start != strategy::ReductionStart::kReady,
+      fmt::format("reductions {}", strategy::name(s.reduction_start)));
   add(s.moe_schedule != strategy::MoeSchedule::kPlain,
       strategy::name(s.moe_schedule) +
           (s.moe_chunks > 1 ? fmt::format(" x {}", s.moe_chunks) : ""));

@@ -15,8 +15,8 @@
 namespace piper::plan {
 
 // The reductions of one mean layer, one after another, between rank 0 and its replicas: what ranks
-// hold whole, their parts of what they share, their experts. Of the strategy its mesh, placement and
-// precision count.
+// hold whole, their parts of what they share, their experts. Of the strategy its mesh, placement
+// and precision count.
 double reduction_seconds(const model::Model& model, const cluster::Cluster& cluster,
                          const strategy::Strategy& strategy, strategy::Reduction form);
 
@@ -30,8 +30,8 @@ strategy::Reduction cheaper_reduction(const model::Model& model, const cluster::
 std::string explain_reduction(const model::Model& model, const cluster::Cluster& cluster,
                               const strategy::Strategy& strategy);
 
-// One line: the step's seconds with each strategy::ReductionStart. Empty where they are the same, and
-// with ZeRO 2 and 3. Where costs are exact (Request::has_exact_costs()).
+// One line: the step's seconds with each strategy::ReductionStart. Empty where they are the same,
+// and with ZeRO 2 and 3. Where costs are exact (Request::has_exact_costs()).
 std::string explain_reduction_start(cost::Estimator& estimator, const strategy::Strategy& strategy,
                                     double imbalance);
 

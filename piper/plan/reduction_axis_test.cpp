@@ -16,6 +16,8 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <set>
+#include <string>
 
 namespace piper::plan {
 namespace {
@@ -148,6 +150,39 @@ TEST_CASE(
   CHECK(search(wide).ranked.front().strategy.reduction == Reduction::kDirect);
   request.fixed.reduction = Reduction::kDirect;
   CHECK(search(request).ranked.front().strategy.reduction == Reduction::kDirect);
+}
+
+// Links so slow that sums are in the way of the stages' messages.
+TEST_CASE("the search starts sums when a step is shortest, and the explanation has all three") {
+  ExampleWorld world("piper-10m");
+  world.cluster.kind = "cpu";  // priced as this Piper runs it
+  for (cluster::Level& level : world.cluster.levels) level.link.bytes_per_second /= 1000;
+  Request request = world.request(8, 8);
+  request.sequence = 64;
+  request.precision = strategy::Precision::kFp32;
+  request.fixed = {.pp = 2, .zero = 0, .runnable = true};
+  REQUIRE(request.has_exact_costs());
+  std::set<strategy::ReductionStart> chosen;
+  for (const int64_t micro_batches : {1, 2}) {
+    request.fixed.num_micro_batches = micro_batches;
+    const Candidate best = search(request).ranked.front();
+    chosen.insert(best.strategy.reduction_start);
+    double least = best.estimate.seconds;
+    for (const strategy::ReductionStart start : strategy::kReductionStarts) {
+      request.fixed.reduction_start = start;
+      const Candidate fixed = search(request).ranked.front();
+      CHECK(fixed.strategy.reduction_start == start);
+      least = std::min(least, fixed.estimate.seconds);
+    }
+    request.fixed.reduction_start.reset();
+    CHECK(best.estimate.seconds <= least * (1 + kReductionTie));
+    const std::string text = explain_reduction_start(*request.estimator(), best.strategy, 1);
+    CHECK(text.find(strategy::name(best.strategy.reduction_start)) != std::string::npos);
+  }
+  CHECK(chosen != std::set{strategy::ReductionStart::kReady});
+  strategy::Strategy divided = search(request).ranked.front().strategy;
+  divided.zero = 2;
+  CHECK(explain_reduction_start(*request.estimator(), divided, 1).empty());
 }
 
 }  // namespace piper::plan

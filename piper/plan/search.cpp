@@ -231,15 +231,16 @@ class Visit {
       Strategy other = s;
       other.reduction_start = start;
       if (start == s.reduction_start) continue;
-      const cost::Estimate later = estimate(other, family);
-      if (later.is_coarse || later.seconds >= e.seconds * (1 - kReductionTie)) continue;
+      const cost::Estimate later = estimator_.estimate(other, r_.imbalance_at(s.mesh.ep));
+      if (later.seconds >= e.seconds * (1 - kReductionTie)) continue;
       best = other;
       e = later;
     }
     kept_.add(best, e);
   }
 
-  // When sums start changes no bytes, and saves no more than they take.
+  // When sums start changes no bytes. What the busiest stage waits for them is about what another
+  // start may save; that of another stage, or of its messages, is not looked at.
   bool tries_starts(const Strategy& s, const cost::Estimate& e) const {
     return r_.has_exact_costs() && !r_.fixed.reduction_start && s.zero < 2 &&
            e.time.reductions > kReductionTie * e.seconds &&

@@ -284,7 +284,7 @@ class RankLowering {
         if (step.task->is_recomputed) writer_.begin(Phase::kRecompute, c.action.micro_batch);
         write_layer_task(writer_, *step.passes, *step.task, step.layer, slots_of(c, step.layer),
                          c.posted);
-        states_.let_pass(writer_.last_exchange());
+        states_.let_pass(writer_.take_last_exchange());
         return true;
       case ChunkStep::Kind::kEmbedding:
       case ChunkStep::Kind::kEnter:

@@ -127,10 +127,11 @@ void States::start_held_back(size_t most, TaskId behind, bool in_turn) {
 }
 
 void States::let_pass(TaskId exchange) {
-  if (!exchange.valid() || exchange == passed_) return;
+  if (!exchange.valid()) return;
   passed_ = exchange;
   has_let_pass_ = true;
-  if (start_ == strategy::ReductionStart::kYielding) start_held_back(1, exchange, true);
+  if (start_ == strategy::ReductionStart::kYielding)
+    start_held_back(strategy::num_let_pass(held_back_.size()), exchange, true);
 }
 
 void States::gather_ahead(const std::vector<Ahead>& layers) {
@@ -381,7 +382,8 @@ void States::post_rest(What what, TaskId behind) {
 
 void States::write_update(const std::vector<int32_t>& layers) {
   keep(travelling_.size());
-  start_held_back(held_back_.size(), writer_.last_compute(), false);
+  for (HeldBack& held : held_back_) held.behind.push_back(writer_.last_compute());
+  start_held_back(held_back_.size(), passed_, false);
   writer_.begin(Phase::kUpdate, -1);
   post_rest(What::kReduce, TaskId::none());
   reduced_.push_back(last_state_);

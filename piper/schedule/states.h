@@ -13,9 +13,10 @@
 // Copies of experts (expert_copies.h) are whole on their ranks under each: their gradients come
 // home behind the last of these backwards, their weights behind the first gather.
 //
-// Up to ZeRO 1 they may start later (strategy::ReductionStart): they are then held back, and begin
-// one by one behind exchanges and messages, on the stream of states, since exchanges do not wait
-// for them; what is left, behind the last backward.
+// Up to ZeRO 1 reductions may start later (strategy::ReductionStart). They are then held back, and
+// posted on the stream of states, since exchanges do not wait for them. Those that yield start
+// behind exchanges and messages, one after the other, and at once where the next layer has neither.
+// The rest start behind the last backward and its message.
 //
 // With ZeRO 1 and 2 a table that the first and the last stage both hold is all-reduced all the
 // same: they cut their buffers differently, and sum the whole of it.
@@ -69,8 +70,8 @@ class States {
   // micro-batch lie between it and begin().
   void begin_head_of_module(const Place& place) { keep_before(kHead, place); }
 
-  // An exchange of rows or of keys and values, or a message, was posted: the next reduction that is
-  // held back starts when it has ended. None, and the one of the call before, count for nothing.
+  // An exchange of rows or of keys and values, or a message, was posted; none() counts for nothing.
+  // Half of the reductions that are held back start when it has ended.
   void let_pass(graph::TaskId exchange);
 
   // Whether end() has gradients to reduce.
@@ -152,7 +153,7 @@ class States {
   graph::TaskId last_state_ = graph::TaskId::none();  // on their own stream they follow each other
   std::vector<std::pair<int32_t, Tasks>> ahead_;      // gathered ahead, by layer
   std::deque<HeldBack> held_back_;
-  // Of reductions held back the last that started, and what let it pass.
+  // Of reductions held back the last that started, and the last exchange or message before them.
   graph::TaskId last_started_ = graph::TaskId::none(), passed_ = graph::TaskId::none();
   bool has_let_pass_ = false;  // since the layer before ended
   bool come_home_ = false;     // the last that started are copies' gradients

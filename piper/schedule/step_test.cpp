@@ -565,6 +565,34 @@ TEST_CASE("reductions that yield start behind exchanges, one after the other") {
         "U embedding dense gradients\n");
 }
 
+// A stage's message lets one pass, too; at the end nothing starts before the last backward's.
+TEST_CASE("sums of a pipeline's stages wait for messages, and at the end for the last one") {
+  strategy::Strategy s = example::strategy({.pp = 2, .ep = 2, .dp = 4}, 4, 2);
+  for (const strategy::ReductionStart start :
+       {strategy::ReductionStart::kYielding, strategy::ReductionStart::kEnd}) {
+    s.reduction_start = start;
+    const StepGraph step = write_step(example::model({4, 4, 4, 4}), s);
+    const Rank last_stage = strategy::RankLayout(s).rank(1, 0);
+    TaskId backward = TaskId::none(), message = TaskId::none();
+    for (const Task& task : step.graph.tasks()) {
+      if (task.rank != last_stage) continue;
+      if (task.kind == graph::TaskKind::kCompute && graph::is_backward(task.phase))
+        backward = task.id;
+      if (task.kind == graph::TaskKind::kSend) message = task.id;
+    }
+    int behind_all = 0, num = 0;
+    for (const TaskId id : step.graph.stream(last_stage, graph::Stream::kStates)) {
+      const auto after = step.graph.dependencies(step.graph.task(id));
+      ++num;
+      behind_all +=
+          std::ranges::count(after, backward) > 0 && std::ranges::count(after, message) > 0;
+    }
+    CHECK(num == 5);  // two layers' and the head's
+    // Of those that yield the last layer's: one behind the message, one when nothing is left.
+    CHECK(behind_all == (start == strategy::ReductionStart::kEnd ? 5 : 2));
+  }
+}
+
 TEST_CASE("a ring gives sound graphs on every mesh, schedule and recomputation") {
   for (const Mesh& mesh :
        {Mesh{.pp = 1, .cp = 2}, Mesh{.pp = 1, .cp = 3}, Mesh{.pp = 2, .cp = 5},

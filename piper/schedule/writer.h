@@ -140,8 +140,10 @@ class RankWriter {
   bool has_weights_due() const { return !weights_due_.empty(); }
 
   graph::TaskId last_compute() const { return last_compute_; }
-  // Of rows to or from their experts, or of keys and values.
-  graph::TaskId last_exchange() const { return last_exchange_; }
+  // The last exchange of rows with their experts, or of keys and values, since the last call.
+  graph::TaskId take_last_exchange() {
+    return std::exchange(last_exchange_, graph::TaskId::none());
+  }
 
  private:
   graph::TaskId write(graph::NewTask task, const Slots& slots);

@@ -209,10 +209,10 @@ inline constexpr auto kReductions = values_of<Reduction>();
 //   kReady     at once: they share the links with what else travels (DDP; Megatron-LM's
 //              --overlap-grad-reduce)
 //   kYielding  exchanges of experts, keys and values, and messages between stages go first
-//              (the priorities of Guo et al. 2024, "Communication Conflict"): one buffer's sum
-//              starts whenever one of these has ended and the sum before it has, too. They are
-//              places in the graph, so that all ranks decide alike.
-//   kEnd       behind the step's last backward
+//              (the priorities of MoNTA, Guo et al. 2024): whenever one of these has ended, half of
+//              the buffers that wait are summed, one after the other. They are places in the graph,
+//              so that all ranks decide alike.
+//   kEnd       behind the step's last backward and its message
 // With ZeRO 2 and 3 gradients leave at once, since their memory is given back.
 enum class ReductionStart : uint8_t { kReady, kYielding, kEnd };
 inline constexpr std::array kReductionStartTraits{
@@ -222,6 +222,8 @@ inline constexpr std::array kReductionStartTraits{
 static_assert(are_in_order(kReductionStartTraits));
 constexpr const auto& rows(ReductionStart) { return kReductionStartTraits; }
 inline constexpr auto kReductionStarts = values_of<ReductionStart>();
+// Under kYielding half of the sums that wait start behind one exchange or message.
+constexpr size_t num_let_pass(size_t num_waiting) { return (num_waiting + 1) / 2; }
 
 // How ranks that share a sequence exchange keys and values (context parallelism).
 //   kRing    each rank's pass from neighbour to neighbour while attention works on those that have
@@ -452,7 +454,8 @@ Json to_json(const Strategy& strategy);
 // Required: the degrees pp, ep, dp, the split of the layers, the pipeline schedule, `recompute`,
 // the precision, the sequence and the batches. What else is left out is not done (degrees of 1,
 // zero, offload, chunks, copies of experts, ...) or is the first of its list (`placement`,
-// `all_to_all`, `reduction`, `reduction_start`, `context_exchange`, `moe_schedule`). Throws InvalidInput with all
+// `all_to_all`, `reduction`, `reduction_start`,
+// `context_exchange`, `moe_schedule`). Throws InvalidInput with all
 // problems (also contradictions: degrees, products, sums).
 Strategy parse_strategy(const Json& json, const std::string& source);
 // All contradictions of a strategy with itself and with the model: one line each, without a prefix:

@@ -10,6 +10,7 @@
 #include <piper/cost/host_link.h>
 #include <piper/cost/links.h>
 #include <piper/cost/segment_time.h>
+#include <piper/nn/experts_grouped.h>
 #include <piper/nn/product.h>
 #include <piper/nn/product_onednn.h>
 #include <piper/report/run_files.h>
@@ -232,8 +233,11 @@ std::string Run::resumed_choice(const char* key) const {
   }
 }
 
-// On devices.
+// Experts on devices are one product for all, in bf16, unless another was measured to be faster.
 void Run::choose_grouped_products() {
+  if (request_.devices.empty() || request_.devices.front().is_cpu() ||
+      request_.strategy.precision != strategy::Precision::kBf16)
+    return nn::choose_grouped_products({});
   grouped_products_ = on_first_process(world_, "products of experts", [this]() -> std::string {
     if (resumed_) return resumed_choice<nn::GroupedChoice>(kGroupedProducts);
     return runtime::grouped_choice_of(request_.cluster).text();

@@ -47,7 +47,7 @@ inline constexpr uint64_t kReplanKeys = kBarrierKeys + (uint64_t{1} << 56);   //
 
 // Of TrainState::extra: nn::ProductChoice::text(), where the run computes by a measured choice.
 inline constexpr const char* kProductLibraries = "product_libraries";
-inline constexpr const char* kGroupedProducts = "grouped_products";
+inline constexpr const char* kGroupedProducts = "grouped_products";  // nn::GroupedChoice::text()
 
 // How long a save goes on waiting for the shards of processes once the run has failed.
 inline constexpr double kPartingSeconds = 1;
@@ -159,7 +159,7 @@ class Run {
       start_seconds_;  // by rank, of its process's clock: when it left the first barrier
   std::string token_;  // of this run alone
   std::string product_libraries_;  // nn::ProductChoice::text(); empty: by the rule
-  std::string grouped_products_;   // nn::GroupedChoice::text(); empty: on devices always
+  std::string grouped_products_;   // nn::GroupedChoice::text(); empty: one product for all
   std::atomic<bool> stopped_{false};
   // Rank 0's process: the run ends to go on with the strategy that was proposed last.
   std::atomic<bool> changes_{false};
