@@ -302,9 +302,9 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
       for (size_t level = 0; level < cluster_.levels.size(); ++level)
         message.transfer = std::max(message.transfer, busy_seconds(cluster_, traffic, level));
     }
-    const LastBackward last = last_backward(cluster_.levels.size(), needs,
-                                            backward_turns(s, index, first_layer), message,
-                                            s.reduction_start);
+    const LastBackward last =
+        last_backward(cluster_.levels.size(), needs, backward_turns(s, index, first_layer), message,
+                      s.reduction_start);
     stage.reductions = last.exposed;
     stage.slowed = last.slowed;
     stage.message_slowed = last.message;
