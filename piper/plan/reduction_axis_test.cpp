@@ -156,9 +156,14 @@ TEST_CASE(
 TEST_CASE("the search starts sums when a step is shortest, and the explanation has all three") {
   ExampleWorld world("piper-10m");
   world.cluster.kind = "cpu";  // priced as this Piper runs it
-  for (cluster::Level& level : world.cluster.levels) level.link.bytes_per_second /= 1000;
-  Request request = world.request(8, 8);
-  request.sequence = 64;
+  world.cluster.levels = {{.name = "node", .num_members = 2, .link = {2e-4, 25e6}},
+                          {.name = "rack",
+                           .num_members = 2,
+                           .link = {3e-4, 1.5e6},
+                           .num_nics = 1,
+                           .nic_bytes_per_second = 3e6}};
+  Request request = world.request(4, 4);
+  request.sequence = 128;
   request.precision = strategy::Precision::kFp32;
   request.fixed = {.pp = 2, .zero = 0, .runnable = true};
   REQUIRE(request.has_exact_costs());
