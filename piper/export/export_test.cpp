@@ -102,6 +102,12 @@ TEST_CASE("what the price hides is asked for; what Megatron Core cannot hide is 
   s.recompute = Recompute::kFull;
   CHECK(given(&bridge) == std::vector<size_t>{1, 0, 1, 0});
   CHECK(says(export_strategy(Trainer::kMegatron, model, s, &bridge).differs, "full recomputation"));
+  s.recompute = Recompute::kExperts;  // moe_act alone
+  CHECK(given(&bridge) == std::vector<size_t>{1, 0, 1, 1});
+  s.precision = strategy::Precision::kFp32;
+  CHECK(given(&bridge) == std::vector<size_t>{1, 0, 1, 0});
+  CHECK(says(export_strategy(Trainer::kMegatron, model, s, &bridge).differs, "not in fp32"));
+  s.precision = strategy::Precision::kBf16;
   s.recompute = Recompute::kNone;
   s.sequence_parallel = false;
   CHECK(given(&bridge) == std::vector<size_t>{1, 0, 0, 1});

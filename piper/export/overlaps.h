@@ -16,12 +16,12 @@ struct Overlaps {
   bool weights = false;    // gathers of updated weights beside the forward (ZeRO 1)
   bool tensor = false;     // gathers and scatters of tensor parallelism beside its products
   bool exchange = false;   // one micro-batch's all-to-alls beside another's compute
-  bool operator==(const Overlaps&) const = default;
 };
 
 // Of a strategy priced by this profile. What Megatron Core does not overlap for it is false, with a
 // line in `differs`: tensor parallelism without sequence parallelism; exchanges under a pipeline
-// without virtual stages, or recomputed in full.
+// without virtual stages, recomputed in full, in fp32, or with more than one module of multi-token
+// prediction (what its TransformerConfig asserts).
 Overlaps overlaps_of(const cost::TrainerProfile& priced, const model::Model& model,
                      const strategy::Strategy& strategy, std::vector<std::string>& differs);
 

@@ -123,8 +123,8 @@ class Graph {
   GroupId add_group(std::vector<Rank> members);  // the same members give the same id
   SlotId add_slot(Slot slot);
   OperationId new_operation() { return OperationId(num_operations_++); }
-  // The stream follows from the kind, unless it is named. Dependencies are earlier tasks of the same
-  // rank (PIPER_CHECK); none() entries are dropped.
+  // The stream follows from the kind, unless it is named. Dependencies are earlier tasks of the
+  // same rank (PIPER_CHECK); none() entries are dropped.
   TaskId add(const NewTask& task);
 
   // --- reading ---
