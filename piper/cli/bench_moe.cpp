@@ -262,13 +262,15 @@ Run add_bench_moe(Subcommand command) {
                   "of several ranks: that hold the same tokens and share every expert's matrices")
       .show_default();
   command
-      .add_option("--moe-schedule", flags->moe_schedule,
-                  "of several ranks: the layer's order, plain, chunked or parm-baseline; with --tp "
-                  "parm-s1, parm-s2, monta-o1 or monta-o2")
+      .add_option(
+          "--moe-schedule", flags->moe_schedule,
+          "of several ranks: the layer's order, plain, chunked, fastermoe or parm-baseline; "
+          "with --tp parm-s1, parm-s2, monta-o1 or monta-o2")
       .show_default();
   command
       .add_option("--moe-chunks", flags->moe_chunks,
-                  "of --moe-schedule chunked, parm-s2 and monta-o2: chunks of a rank's tokens")
+                  "of --moe-schedule chunked, parm-s2 and monta-o2: chunks of a rank's tokens; of "
+                  "fastermoe: groups of ranks")
       .show_default();
   command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
       .show_default();

@@ -357,10 +357,25 @@ class LayerPricer {
     if (r.gathered > 0)
       m.tokens.moves = rates_.all_gather(s_.etp, 1, kElement * r.gathered * hidden_);
     if (r.output > 0) m.output.moves = rates_.all_gather(s_.tp, 1, kElement * r.output * hidden_);
+    // Of groups of peers, by chunk: both ways, in the proportion of the whole.
+    std::vector<CommTime> groups;
+    if (traits(s_.moe_schedule).groups_peers && s_.moe_chunks > 1)
+      for (int64_t i = 0; i < s_.moe_chunks; ++i)
+        groups.push_back(rates_.all_to_all(size, stride, kElement * elements,
+                                           strategy::token_chunk(size, s_.moe_chunks, i)));
+    const double flat = rates_.all_to_all(size, stride, kElement * elements, 1).total();
+    const auto by_group = [&](const CollectiveCost& whole) {
+      std::vector<CommTime> scaled = groups;
+      for (CommTime& of : scaled) {
+        of.latency *= whole.moves.total() / flat;
+        of.transfer *= whole.moves.total() / flat;
+      }
+      return scaled;
+    };
     p_.mixture_forward = p_.mixture_backward = m;
     if (trainer_.schedules_mixtures) {
       in_order(r, among, products.forward(), shared.forward(), p_.feed_forward.forward,
-               p_.mixture_forward);
+               p_.mixture_forward, by_group);
       std::swap(p_.mixture_backward.dispatch, p_.mixture_backward.combine);
       const auto backward = [&](double all, double weights) {
         return s_.splits_backward ? all - weights : all;
@@ -368,7 +383,7 @@ class LayerPricer {
       in_order(r, among, backward(products.backward(), products.weights()),
                backward(shared.backward(), shared.weights()),
                backward(p_.feed_forward.backward, p_.feed_forward.backward_weights),
-               p_.mixture_backward);
+               p_.mixture_backward, by_group);
       std::swap(p_.mixture_backward.dispatch, p_.mixture_backward.combine);
     }
     const auto expose = [](const MixtureCollectives& pass, PassPrice& to) {
@@ -381,8 +396,9 @@ class LayerPricer {
 
   // What of a pass's travels hides, `m.dispatch` being the first of its exchanges. What does behind
   // compute runs beside parts of it; of what hides behind other travels those are shorter by it.
+  // `by_group(exchange)`: its chunks where they are groups of peers, else none.
   void in_order(const MixtureRows& r, const CommTime& among, double experts, double shared,
-                double block, MixtureCollectives& m) const {
+                double block, MixtureCollectives& m, auto by_group) const {
     const int64_t n = s_.moe_chunks;
     MixtureParts parts{.num_chunks = n,
                        .there = m.dispatch.moves,
@@ -390,6 +406,8 @@ class LayerPricer {
                        .sum = r.is_gathered ? among : twice(among),
                        .back = m.combine.moves,
                        .out = m.output.moves,
+                       .there_of_chunk = by_group(m.dispatch),
+                       .back_of_chunk = by_group(m.combine),
                        .experts = experts / s_.compute_efficiency,
                        .beside = shared / s_.compute_efficiency};
     const auto share = [&](const CollectiveCost& exchange, int64_t ranks) {
@@ -402,6 +420,10 @@ class LayerPricer {
                         (parts.out.total() > 0 && share(m.combine, s_.tp));
     for (CollectiveCost* of : {&m.dispatch, &m.combine, &m.expert_tensor, &m.output})
       of->moves = of_chunks(of->moves, n);
+    if (!parts.there_of_chunk.empty()) {
+      m.dispatch.moves = of_chunks(parts.there_of_chunk);
+      m.combine.moves = of_chunks(parts.back_of_chunk);
+    }
     const double all = m.dispatch.moves.total() + m.combine.moves.total() +
                        m.expert_tensor.moves.total() + m.output.moves.total();
     double hidden = all + parts.experts + parts.beside - seconds_together(parts);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 namespace piper::cost {
@@ -58,15 +59,17 @@ class MoePricer {
             monta_o1(),
             best(&MoePricer::monta_o2),
             best(&MoePricer::monta_o3),
-            best(&MoePricer::chunked)};
+            best(&MoePricer::chunked),
+            best(&MoePricer::fastermoe, s_.ep)};
   }
 
  private:
   using Chunked = MoeSchedulePrice (MoePricer::*)(int64_t num_chunks) const;
 
-  MoeSchedulePrice best(Chunked schedule) const {
+  MoeSchedulePrice best(Chunked schedule, int64_t most = strategy::kMaxMoeChunks) const {
+    most = std::min(most, strategy::kMaxMoeChunks);
     MoeSchedulePrice best = (this->*schedule)(1);
-    for (int64_t n = 2; n <= strategy::kMaxMoeChunks && real(n) <= s_.tokens; ++n)
+    for (int64_t n = 2; n <= most && real(n) <= s_.tokens; ++n)
       if (MoeSchedulePrice p = (this->*schedule)(n); p.total() < best.total()) best = std::move(p);
     return best;
   }
@@ -233,26 +236,42 @@ class MoePricer {
     return price;
   }
 
-  // Dispatch i + 1 is posted before combine i; a chunk's gathers stand beside its products.
   MoeSchedulePrice chunked(int64_t num_chunks) const {
+    const double travel = chunk_of(plain_exchange().moves, real(num_chunks)).total();
+    return overlapped(name(MoeSchedule::kChunked),
+                      std::vector<double>(static_cast<size_t>(num_chunks), travel));
+  }
+
+  MoeSchedulePrice fastermoe(int64_t num_groups) const {
+    std::vector<double> travel;
+    for (int64_t i = 0; i < num_groups; ++i)
+      travel.push_back(
+          rates_.all_to_all(s_.ep, s_.etp, bytes_, strategy::token_chunk(s_.ep, num_groups, i))
+              .total());
+    return overlapped(name(MoeSchedule::kFasterMoe), travel);
+  }
+
+  // Dispatch i + 1 is posted before combine i; a chunk's gathers stand beside its products.
+  // `travel`: by chunk, seconds of one exchange.
+  MoeSchedulePrice overlapped(const char* name, const std::vector<double>& travel) const {
     const Collective way = plain_exchange();
     const std::vector<Collective> gathers = plain_gathers();
+    const auto num_chunks = std::ssize(travel);
     const double n = real(num_chunks);
     const Experts e = experts(real(kinds()) * rows_, num_chunks);
-    MoeSchedulePrice price = priced(name(MoeSchedule::kChunked), {way, way}, gathers, e);
+    MoeSchedulePrice price = priced(name, {way, way}, gathers, e);
     price.num_chunks = num_chunks;
-    const double travel = chunk_of(way.moves, n).total();
     double gathered = 0;
     for (const Collective& c : gathers) gathered += chunk_of(c.moves, n).total();
     for (MoePass* pass : {&price.forward, &price.backward}) {
-      pass->exchange = 2 * n * travel;
+      pass->exchange = 2 * std::accumulate(travel.begin(), travel.end(), 0.0);
       pass->gather = n * gathered;
       const double computed = gathered + pass->experts / n;
-      double links = travel, arrived = travel, core = 0;  // busy until; of the newest chunk
-      for (int64_t i = 0; i < num_chunks; ++i) {
+      double links = travel.front(), arrived = links, core = 0;  // busy until; of the newest chunk
+      for (size_t i = 0; i < travel.size(); ++i) {
         core = std::max(core, arrived) + computed;
-        if (i + 1 < num_chunks) arrived = links += travel;
-        links = std::max(links, core) + travel;
+        if (i + 1 < travel.size()) arrived = links += travel[i + 1];
+        links = std::max(links, core) + travel[i];
       }
       pass->total = links;
     }

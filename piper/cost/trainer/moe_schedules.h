@@ -22,6 +22,7 @@
 //                  travels
 //   monta-o3       likewise, copies beside the gather after; both use the memory's bandwidth
 //   chunked        plain, in N chunks of tokens: one travels while another is computed
+//   fastermoe      likewise, in N groups of the ranks that rows go to; own rows are in the first
 //
 // What runs at the same time shares the levels of the network that both cross. The backward does
 // the same with conjugates (split and gather change places); its experts do twice the products.
@@ -57,7 +58,8 @@ struct MoePass {
 
 struct MoeSchedulePrice {
   std::string name;
-  int64_t num_chunks = 1;  // the best of 1 to strategy::kMaxMoeChunks where there are chunks
+  // The best of 1 to strategy::kMaxMoeChunks where there are chunks, of 1 to ep groups of ranks.
+  int64_t num_chunks = 1;
   MoePass forward, backward;
   // Bytes that a rank sends to other nodes and inside its own, forward and backward.
   double bytes_across = 0, bytes_inside = 0;

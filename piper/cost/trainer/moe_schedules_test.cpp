@@ -26,7 +26,7 @@ Prices prices(const model::FeedForward& layer, const MoeSetting& setting,
   for (const MoeSchedulePrice& p :
        price_moe_schedules(layer, setting, cluster::load_cluster(cluster)))
     by_name[p.name] = p;
-  REQUIRE(by_name.size() == 8);
+  REQUIRE(by_name.size() == strategy::kMoeSchedules.size());
   return by_name;
 }
 
@@ -92,6 +92,8 @@ TEST_CASE("chunks only where they pay, and never for more than one whole") {
     CHECK(p.at("monta-o2").total() <= p.at("monta-o1").total() * (1 + 1e-12));
     CHECK(p.at("monta-o3").total() <= p.at("monta-o1").total() * (1 + 1e-12));
     CHECK(p.at("chunked").total() <= p.at("plain").total() * (1 + 1e-12));
+    CHECK(p.at("fastermoe").total() <= p.at("plain").total() * (1 + 1e-12));
+    CHECK(p.at("fastermoe").num_chunks <= setting.ep);
     for (const char* name : {"monta-o2", "monta-o3", "chunked"})
       CHECK(static_cast<double>(p.at(name).num_chunks) <= tokens);
     if (tokens == 65'536) CHECK(p.at("monta-o3").num_chunks > 1);
