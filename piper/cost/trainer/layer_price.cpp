@@ -12,8 +12,6 @@ using model::AttentionKind;
 using strategy::Precision;
 using strategy::Recompute;
 
-constexpr double kWholeLink = 1.001;  // more than this of a link is more than there is
-
 CommTime twice(const CommTime& moves) { return {2 * moves.latency, 2 * moves.transfer}; }
 CollectiveCost hidden_behind(const CommTime& moves, double seconds) {
   return {.moves = moves, .hidden = seconds};
@@ -393,10 +391,7 @@ class LayerPricer {
                        .experts = experts / s_.compute_efficiency,
                        .beside = shared / s_.compute_efficiency};
     const auto share = [&](const CollectiveCost& exchange, int64_t ranks) {
-      const LevelUtilization ring = rates_.ring_needs(ranks, 1);
-      for (size_t l = 0; l < ring.part.size(); ++l)
-        if (exchange.needs.part[l] + ring.part[l] > kWholeLink) return true;
-      return false;
+      return need_one_link(exchange.needs, rates_.ring_needs(ranks, 1));
     };
     parts.is_one_link = (among.total() > 0 && share(m.dispatch, s_.etp)) ||
                         (parts.out.total() > 0 && share(m.combine, s_.tp));

@@ -29,6 +29,9 @@ struct MixtureParts {
 // Of all chunks, one after the other.
 CommTime of_chunks(const CommTime& whole, int64_t num_chunks);
 
+// Whether two collectives that travel at once need more of a level than there is.
+bool need_one_link(const LevelUtilization& one, const LevelUtilization& other);
+
 // From the first dispatch until the last rows are there.
 double seconds_together(const MixtureParts& parts);
 
