@@ -548,7 +548,8 @@ Division division_of(const strategy::Strategy& s) {
           .rows = strategy::divides_rows(s) ? s.mesh.tp : 1,
           .copies = strategy::copies_of_rows(s),
           .copied_experts = s.redundant_experts / s.mesh.ep,
-          .peers = strategy::grouped_peers(s)};
+          .peers = strategy::grouped_peers(s),
+          .groups = strategy::grouped_peers(s) > 0 ? strategy::num_moe_chunks(s) : 1};
 }
 
 SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& segment,

@@ -34,6 +34,7 @@ struct Division {
   int64_t copies = 1;           // strategy::copies_of_rows
   int64_t copied_experts = 0;   // that a rank holds beside those whose home it is
   int64_t peers = 0;            // strategy::grouped_peers
+  int64_t groups = 1;           // of these
   auto operator<=>(const Division&) const = default;
 };
 Division division_of(const strategy::Strategy& strategy);

@@ -515,7 +515,7 @@ class StepPricer {
                                                layout_.member(members[static_cast<size_t>(from)]),
                                                to / receivers(), segment.chunk)
             : strategy::is_in_group(strategy_.mesh.ep, distances, from, to)
-                ? rows_.rows_to(segment.layer, to)
+                ? rows_.rows_of_pair(segment.layer, to)
                 : 0;
         bytes.push_back(row_bytes() * static_cast<double>(rows));
       }

@@ -350,7 +350,7 @@ class Sender {
       if (!strategy::is_in_group(peers, strategy::token_chunk(peers, num_chunks(), chunk - 1), self,
                                  to))
         return 0;
-      return rows_.balanced() ? rows_.work(layer, 0).rows / peers : rows_.rows_to(layer, to);
+      return rows_.rows_of_pair(layer, to);
     }
     if (rows_.balanced()) return rows_.work(layer, 0, chunk).rows / strategy_.mesh.ep;
     return rows_.rows_to(layer, to, chunk);

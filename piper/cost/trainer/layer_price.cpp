@@ -12,8 +12,6 @@ using model::AttentionKind;
 using strategy::Precision;
 using strategy::Recompute;
 
-constexpr double kWholeLink = 1.001;  // more than this of a link is more than there is
-
 CommTime twice(const CommTime& moves) { return {2 * moves.latency, 2 * moves.transfer}; }
 CollectiveCost hidden_behind(const CommTime& moves, double seconds) {
   return {.moves = moves, .hidden = seconds};
@@ -290,6 +288,11 @@ class LayerPricer {
                      6 * passes);
     const double sorted = 2 * passes * (r.sent + r.rows) * hidden_;
     routing.elements(sorted, sorted, 6 * passes);  // sorted, and back
+    if (traits(s_.moe_schedule).groups_peers && s_.moe_chunks > 1) {
+      // Every further group of peers adds its copies to all tokens.
+      const auto further = static_cast<double>(s_.moe_chunks - 1);
+      routing.elements(2 * further * r.tokens * hidden_, 2 * further * r.tokens * hidden_, further);
+    }
     const bool converted = trainer_.dispatch_element_bytes < kElement;
     if (converted) routing.elements(2 * r.tokens * hidden_, 2 * r.tokens * hidden_);
     add(p_.feed_forward, routing);
@@ -411,10 +414,7 @@ class LayerPricer {
                        .experts = experts / s_.compute_efficiency,
                        .beside = shared / s_.compute_efficiency};
     const auto share = [&](const CollectiveCost& exchange, int64_t ranks) {
-      const LevelUtilization ring = rates_.ring_needs(ranks, 1);
-      for (size_t l = 0; l < ring.part.size(); ++l)
-        if (exchange.needs.part[l] + ring.part[l] > kWholeLink) return true;
-      return false;
+      return need_one_link(exchange.needs, rates_.ring_needs(ranks, 1));
     };
     parts.is_one_link = (among.total() > 0 && share(m.dispatch, s_.etp)) ||
                         (parts.out.total() > 0 && share(m.combine, s_.tp));

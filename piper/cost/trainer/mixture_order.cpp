@@ -4,6 +4,11 @@
 #include <vector>
 
 namespace piper::cost {
+namespace {
+
+constexpr double kWholeLink = 1.001;  // more than this of a link is more than there is
+
+}  // namespace
 
 CommTime of_chunks(const CommTime& whole, int64_t num_chunks) {
   return {static_cast<double>(num_chunks) * whole.latency, whole.transfer};
@@ -16,6 +21,12 @@ CommTime of_chunks(const std::vector<CommTime>& chunks) {
     all.transfer += chunk.transfer;
   }
   return all;
+}
+
+bool need_one_link(const LevelUtilization& one, const LevelUtilization& other) {
+  for (size_t l = 0; l < one.part.size(); ++l)
+    if (one.part[l] + other.part[l] > kWholeLink) return true;
+  return false;
 }
 
 double seconds_together(const MixtureParts& parts) {

@@ -34,6 +34,9 @@ struct MixtureParts {
 CommTime of_chunks(const CommTime& whole, int64_t num_chunks);
 CommTime of_chunks(const std::vector<CommTime>& chunks);
 
+// Whether two collectives that travel at once need more of a level than there is.
+bool need_one_link(const LevelUtilization& one, const LevelUtilization& other);
+
 // From the first dispatch until the last rows are there.
 double seconds_together(const MixtureParts& parts);
 

@@ -6,6 +6,7 @@
 #include <piper/model/model.h>
 #include <piper/strategy/strategy.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <random>
