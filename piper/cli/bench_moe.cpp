@@ -8,7 +8,7 @@
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_world.h>
 #include <piper/cli/strategy_flags.h>
-#include <piper/executor/player.h>
+#include <piper/executor/tensor_bytes.h>
 #include <piper/nn/bench_moe_layer.h>
 #include <piper/nn/bench_stage.h>
 #include <piper/nn/counting_allocator.h>

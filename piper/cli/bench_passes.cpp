@@ -9,7 +9,7 @@
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_world.h>
 #include <piper/cli/strategy_flags.h>
-#include <piper/executor/player.h>
+#include <piper/executor/tensor_bytes.h>
 #include <piper/nn/aten.h>
 #include <piper/nn/tensor_ops.h>
 #include <piper/profile/bench_device.h>

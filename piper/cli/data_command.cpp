@@ -8,7 +8,7 @@
 #include <piper/cli/command.h>
 #include <piper/data/build_dataset.h>
 #include <piper/data/indexed_dataset.h>
-#include <piper/executor/player.h>
+#include <piper/executor/clock.h>
 #include <piper/report/progress.h>
 #include <piper/report/table.h>
 

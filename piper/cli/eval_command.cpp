@@ -10,7 +10,7 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/comm/launch.h>
-#include <piper/executor/player.h>
+#include <piper/executor/tensor_bytes.h>
 #include <piper/model/import.h>
 #include <piper/profile/bench_device.h>
 #include <piper/report/progress.h>

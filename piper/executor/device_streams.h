@@ -10,7 +10,7 @@
 // Works with every device for which libtorch has a DeviceGuardImpl (CUDA, HIP, the tests'
 // stand-in).
 //
-// Thread safety: one rank's, as its player.
+// Thread safety: one rank's, as its executor.
 #pragma once
 
 #include <c10/core/Event.h>

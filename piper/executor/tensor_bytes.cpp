@@ -13,6 +13,23 @@ std::span<std::byte> mutable_bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
+at::ScalarType scalar_type(strategy::Precision precision) {
+  switch (precision) {
+    case strategy::Precision::kFp32:
+      return at::kFloat;
+    case strategy::Precision::kBf16:
+      return at::kBFloat16;
+    case strategy::Precision::kFp64:
+      return at::kDouble;
+    case strategy::Precision::kFp8:
+    case strategy::Precision::kMxfp8:
+    case strategy::Precision::kNvfp4:
+      break;
+  }
+  PIPER_CHECK(false, "precision");
+  return at::kFloat;
+}
+
 comm::Element element_of(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble  ? comm::Element::kFloat64
          : tensor.scalar_type() == at::kFloat ? comm::Element::kFloat32

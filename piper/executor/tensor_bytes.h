@@ -3,6 +3,7 @@
 
 #include <piper/comm/operations.h>
 #include <piper/nn/aten.h>
+#include <piper/strategy/strategy.h>
 
 #include <cstddef>
 #include <memory>
@@ -13,6 +14,9 @@ namespace piper::executor {
 // Of contiguous tensors; of a device's as addresses alone, which the host must not read.
 std::span<const std::byte> bytes_of(const at::Tensor& tensor);
 std::span<std::byte> mutable_bytes_of(const at::Tensor& tensor);
+
+// "fp32" -> at::kFloat ... Of what is computed in (PIPER_CHECK): fp64, fp32 and bf16.
+at::ScalarType scalar_type(strategy::Precision precision);
 
 // Of fp64, fp32 and bf16.
 comm::Element element_of(const at::Tensor& tensor);

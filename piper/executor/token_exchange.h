@@ -11,7 +11,7 @@
 // What was told and the weights are kept for the micro-batch's recomputation, which asks for tokens
 // only.
 //
-// Thread safety: as its player's.
+// Thread safety: as its executor's.
 #pragma once
 
 #include <piper/collective/known_routes.h>

@@ -10,7 +10,8 @@
 //   two replicas         |     0      |      1      |      of o rank 0 has the first part
 #pragma once
 
-#include <piper/executor/player.h>
+#include <piper/executor/gradient_shares.h>
+#include <piper/executor/weight_shares.h>
 #include <piper/nn/stage.h>
 #include <piper/strategy/rank_layout.h>
 

@@ -1,8 +1,9 @@
 #include <ATen/Parallel.h>
 #include <piper/base/median.h>
 #include <piper/cost/segment_time.h>
+#include <piper/executor/clock.h>
 #include <piper/executor/cores.h>
-#include <piper/executor/player.h>
+#include <piper/executor/tensor_bytes.h>
 #include <piper/nn/aten.h>
 #include <piper/profile/calibrate.h>
 #include <piper/profile/reference_layers.h>

@@ -1,5 +1,5 @@
 #include <piper/base/error.h>
-#include <piper/executor/player.h>
+#include <piper/executor/tensor_bytes.h>
 #include <piper/profile/bench_operations.h>
 #include <piper/profile/measure_compute.h>
 

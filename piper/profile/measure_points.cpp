@@ -1,7 +1,7 @@
 #include <ATen/Parallel.h>
 #include <piper/base/error.h>
+#include <piper/executor/clock.h>
 #include <piper/executor/cores.h>
-#include <piper/executor/player.h>
 #include <piper/profile/measure_points.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
-#include <piper/executor/player.h>
+#include <piper/executor/clock.h>
 #include <piper/profile/bench_operations.h>
 #include <piper/profile/measure_points.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/executor/clock.h>
 #include <piper/executor/cores.h>
-#include <piper/executor/player.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/nn/product.h>
 #include <piper/profile/calibrate.h>

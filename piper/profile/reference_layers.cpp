@@ -1,5 +1,6 @@
 #include <fmt/format.h>
-#include <piper/executor/player.h>
+#include <piper/executor/clock.h>
+#include <piper/executor/tensor_bytes.h>
 #include <piper/nn/aten.h>
 #include <piper/nn/stage.h>
 #include <piper/profile/reference_layers.h>

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/units.h>
-#include <piper/executor/player.h>
+#include <piper/executor/tensor_bytes.h>
 #include <piper/nn/tensor_ops.h>
 #include <piper/profile/bench_operations.h>
 #include <piper/profile/shape_curves.h>

@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/executor/player.h>
 #include <piper/profile/bench_operations.h>
 #include <piper/profile/shape_curves.h>
 

@@ -1,5 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/cost/sent_bytes.h>
+#include <piper/executor/tensor_bytes.h>
 #include <piper/executor/tensor_device_operations.h>
 #include <piper/optim/parameter_share.h>
 #include <piper/schedule/migration.h>
@@ -115,8 +116,8 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, execu
       return gradient.is_alias_of(tied) && gradient.storage_offset() == tied.storage_offset();
     });
   if (!run.evaluates_only)
-    player_ = std::make_unique<executor::Player>(run.step, run.strategy, run.model, rank_, *stage_,
-                                                 transport, cores, player_options());
+    executor_ = std::make_unique<executor::Executor>(run.step, run.strategy, run.model, rank_,
+                                                     *stage_, transport, cores, executor_options());
   for (size_t i = 0; i < run.model.layers.size(); ++i)
     if (run.model.layers[i].feed_forward.is_moe())
       mixture_layers_.push_back(static_cast<int32_t>(i));
@@ -140,7 +141,7 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, execu
 
 RankTrainer::~RankTrainer() = default;
 
-executor::PlayerOptions RankTrainer::player_options() {
+executor::ExecutorOptions RankTrainer::executor_options() {
   return {.timeout_seconds = run_.options.timeout_seconds,
           .live_bytes = hooks_.live_bytes,
           .topology = &run_.topology,
@@ -172,16 +173,16 @@ StepOutcome RankTrainer::step(int64_t number, graph::Timeline* timeline) {
   keep_weights();
   stage_->zero_gradients();
   const std::vector<executor::MicroBatch> batches = fetch(run_.batches, number);
-  player_->play(number, batches, update_, timeline);
+  executor_->run_step(number, batches, update_, timeline);
   return std::move(outcome_);
 }
 
 LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_t batch) {
   PIPER_CHECK(run_.evaluation != nullptr, "an evaluation that nobody has written");
-  if (evaluation_player_ == nullptr)
-    evaluation_player_ =
-        std::make_unique<executor::Player>(*run_.evaluation, run_.strategy, run_.model, rank_,
-                                           *stage_, transport_, cores_, player_options());
+  if (evaluation_executor_ == nullptr)
+    evaluation_executor_ =
+        std::make_unique<executor::Executor>(*run_.evaluation, run_.strategy, run_.model, rank_,
+                                             *stage_, transport_, cores_, executor_options());
   LossSum sums;
   executor::Update look{.num_statistics = update_.num_statistics};
   look.local_statistics = [&](std::span<double> statistics) {
@@ -191,7 +192,7 @@ LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_
     sums = {statistics[kLossSum], statistics[kTargetTokens]};
   };
   keep_weights();
-  evaluation_player_->play(number, fetch(batches, batch), look, nullptr);
+  evaluation_executor_->run_step(number, fetch(batches, batch), look, nullptr);
   return sums;
 }
 
@@ -325,13 +326,13 @@ void RankTrainer::move_homes(int64_t number, const balance::Placements& next,
                              const schedule::LayerMoves& moves) {
   const schedule::Migration migration = schedule::write_migration(run_.model, run_.strategy, moves);
   const schedule::StepGraph& graph = migration.step;
-  executor::Player player(graph, run_.strategy, run_.model, rank_, *stage_, transport_, cores_,
-                          {.timeout_seconds = run_.options.timeout_seconds,
-                           .live_bytes = hooks_.live_bytes,
-                           .topology = &run_.topology,
-                           .note = hooks_.note,
-                           .device = device_,
-                           .device_transport = device_transport_});
+  executor::Executor executor(graph, run_.strategy, run_.model, rank_, *stage_, transport_, cores_,
+                              {.timeout_seconds = run_.options.timeout_seconds,
+                               .live_bytes = hooks_.live_bytes,
+                               .topology = &run_.topology,
+                               .note = hooks_.note,
+                               .device = device_,
+                               .device_transport = device_transport_});
   executor::Update update;
   update.take_expert = [&](graph::SegmentId segment) {
     return take_expert(graph.segments[segment.index()], migration.pieces[segment.index()]);
@@ -340,7 +341,7 @@ void RankTrainer::move_homes(int64_t number, const balance::Placements& next,
     put_expert(graph.segments[segment.index()], migration.pieces[segment.index()], state);
   };
   next_ = &next;
-  player.play(number, {}, update, nullptr);
+  executor.run_step(number, {}, update, nullptr);
   next_ = nullptr;
 }
 

@@ -1,4 +1,4 @@
-// One rank's life in a run: its stage, optimizer and player, and what a step means to them.
+// One rank's life in a run: its stage, optimizer and executor, and what a step means to them.
 //
 // Thread safety: one RankTrainer belongs to its rank's thread; what RunShared holds is shared and
 // immutable.
@@ -7,7 +7,7 @@
 #include <piper/balance/expert_placement.h>
 #include <piper/comm/device_transport.h>
 #include <piper/executor/device_streams.h>
-#include <piper/executor/player.h>
+#include <piper/executor/executor.h>
 #include <piper/optim/learning_rate.h>
 #include <piper/optim/optimizer.h>
 #include <piper/schedule/migration.h>
@@ -63,7 +63,7 @@ struct RunShared {
   balance::Placements placements = {};
   // Where ranks compute: rank r of this process on devices[r mod their number]; empty: on the CPU.
   std::vector<at::Device> devices = {};
-  // What evaluate() plays (schedule::write_evaluation()); without it there is no evaluation.
+  // What evaluate() executes (schedule::write_evaluation()); without it there is no evaluation.
   const schedule::StepGraph* evaluation = nullptr;
   // Whether evaluations are all: then there is no optimizer, and nobody calls step() or migrate().
   bool evaluates_only = false;
@@ -99,7 +99,7 @@ struct LossSum {
   double target_tokens = 0;
 };
 
-// What a run wants to know while a step plays; called from the rank's thread, may be empty.
+// What a run wants to know while a step is executed; called from the rank's thread, may be empty.
 struct RankHooks {
   std::function<int64_t()> live_bytes;  // of this rank, for memory over time
   std::function<void(int64_t step, const std::string& operation)> note;  // before every task
@@ -114,7 +114,7 @@ class RankTrainer {
               RankHooks hooks = {}, comm::Transport* device_transport = nullptr);
   ~RankTrainer();
 
-  // Runs step `number` (from 1). `timeline` as for executor::Player::play.
+  // Runs step `number` (from 1). `timeline` as for executor::Executor::run_step.
   StepOutcome step(int64_t number, graph::Timeline* timeline = nullptr);
 
   // The losses of one global batch with the weights as they are: the forwards of a step alone, on
@@ -124,9 +124,8 @@ class RankTrainer {
   LossSum evaluate(int64_t number, const BatchSource& batches, int64_t batch);
 
   // Moves experts until these layers are placed so: between two steps, by all ranks at once, with
-  // the same placements; copies change with the next step. It plays schedule::write_migration where
-  // homes move. `number` is apart from those of steps
-  // and evaluations. Nothing that is learnt changes. Throws CommError; what then has moved and what
+  // the same placements; copies change with the next step. It executes schedule::write_migration
+  // where homes move. `number` is apart from those of steps and evaluations. Nothing that is learnt changes. Throws CommError; what then has moved and what
   // not is unknown, so the run ends.
   void migrate(int64_t number, const balance::Placements& next);
   // Of every layer with experts.
@@ -136,10 +135,10 @@ class RankTrainer {
   nn::Stage& stage() { return *stage_; }
   // Of the last step: rows to each expert, by (layer, micro-batch).
   const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& routed_rows() const {
-    return player_->routed_rows();
+    return executor_->routed_rows();
   }
   const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& distinct_tokens() const {
-    return player_->distinct_tokens();
+    return executor_->distinct_tokens();
   }
   optim::AdamW& optimizer() { return *optimizer_; }
   const executor::GradientShares& gradient_shares() const { return gradient_shares_; }
@@ -155,7 +154,7 @@ class RankTrainer {
   void keep_weights();
 
  private:
-  executor::PlayerOptions player_options();
+  executor::ExecutorOptions executor_options();
   std::vector<executor::MicroBatch> fetch(const BatchSource& batches, int64_t number) const;
   void local_statistics(std::span<double> statistics);
   void local_statistics(std::span<double> statistics, const nn::StageStatistics& stage) const;
@@ -194,9 +193,9 @@ class RankTrainer {
   executor::GradientShares gradient_shares_;           // none below ZeRO 2
   executor::WeightShares weight_shares_;               // none below ZeRO 3
   bool has_all_weights_ = true;
-  std::map<int32_t, nn::Parameter> selection_biases_;    // by layer, of those in weight_shares_
-  std::unique_ptr<executor::Player> player_;             // null where nothing is learnt
-  std::unique_ptr<executor::Player> evaluation_player_;  // from the first evaluation on
+  std::map<int32_t, nn::Parameter> selection_biases_;        // by layer, of those in weight_shares_
+  std::unique_ptr<executor::Executor> executor_;             // null where nothing is learnt
+  std::unique_ptr<executor::Executor> evaluation_executor_;  // from the first evaluation on
   executor::Update update_;
   std::vector<int32_t> mixture_layers_;
   balance::Placements placements_;

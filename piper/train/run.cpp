@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <piper/comm/counted_transport.h>
 #include <piper/cost/segment_time.h>
+#include <piper/executor/clock.h>
 #include <piper/executor/tensor_device_operations.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/train/process_agreement.h>

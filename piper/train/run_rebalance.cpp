@@ -5,6 +5,7 @@
 #include <piper/base/units.h>
 #include <piper/cost/expert_price.h>
 #include <piper/cost/segment_time.h>
+#include <piper/executor/clock.h>
 #include <piper/sim/rebalanced_load.h>
 #include <piper/train/process_agreement.h>
 #include <piper/train/run_parts.h>

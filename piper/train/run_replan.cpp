@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/cost/expert_price.h>
+#include <piper/executor/clock.h>
 #include <piper/plan/question.h>
 #include <piper/report/run_files.h>
 #include <piper/strategy/runnable.h>

@@ -6,6 +6,7 @@
 #include <piper/checkpoint/checkpoint_state.h>
 #include <piper/checkpoint/tensor_check.h>
 #include <piper/cost/shard.h>
+#include <piper/executor/clock.h>
 #include <piper/model/count.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/available_memory.h>

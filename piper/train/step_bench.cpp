@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <piper/executor/clock.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/train/prediction.h>
 #include <piper/train/process_agreement.h>
@@ -67,15 +68,15 @@ void StepBench::meet(comm::Transport& transport, int64_t number) const {
 void StepBench::play(comm::Transport& transport, BenchPart& part, int64_t first,
                      int64_t num_steps) const {
   executor::Cores cores(0);
-  executor::Player player(step_, strategy_, model_, transport.rank(), *part.stage, transport, cores,
-                          {.timeout_seconds = kTimeoutSeconds});
+  executor::Executor executor(step_, strategy_, model_, transport.rank(), *part.stage, transport,
+                              cores, {.timeout_seconds = kTimeoutSeconds});
   const executor::Update update{
       .local_statistics = [](std::span<double>) {},
       .apply = [&](std::span<const double>) { descend(*part.stage, learning_rate_); },
       .num_statistics = 1};
   for (int64_t i = 0; i < num_steps; ++i) {
     part.stage->zero_gradients();
-    player.play(first + i, part.micro_batches, update, nullptr);
+    executor.run_step(first + i, part.micro_batches, update, nullptr);
   }
 }
 

@@ -1,5 +1,5 @@
 // Plays whole steps of a bench's stages (nn/bench_stage.h) over a world, by the executor that
-// trains: the step graph that schedule/ writes, executor::Player, comm/. One thread of compute a
+// trains: the step graph that schedule/ writes, executor::Executor, comm/. One thread of compute a
 // rank. Of a tensor-parallel strategy experts alone are divided: there are no sums around
 // attention, dense nets and head, which a bench's stage hands on whole.
 //
@@ -8,7 +8,7 @@
 #pragma once
 
 #include <piper/comm/world.h>
-#include <piper/executor/player.h>
+#include <piper/executor/executor.h>
 #include <piper/nn/bench_stage.h>
 #include <piper/nn/named_tensor.h>
 #include <piper/schedule/step.h>

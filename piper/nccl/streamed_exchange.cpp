@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
-#include <piper/nccl/player.h>
+#include <piper/nccl/streamed_exchange.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,9 +14,10 @@ using collective::Launch;
 using collective::Step;
 using collective::StepKind;
 
-Player::Player(Communicator& communicator, std::string what, collective::MemberSteps steps,
-               const DeviceBuffers& buffers, comm::Unit unit, comm::DeviceOperations* operations,
-               cudaStream_t caller)
+StreamedExchange::StreamedExchange(Communicator& communicator, std::string what,
+                                   collective::MemberSteps steps, const DeviceBuffers& buffers,
+                                   comm::Unit unit, comm::DeviceOperations* operations,
+                                   cudaStream_t caller)
     : communicator_(communicator),
       library_(communicator.library()),
       what_(std::move(what)),
@@ -46,8 +47,8 @@ Player::Player(Communicator& communicator, std::string what, collective::MemberS
   }
 }
 
-Player::~Player() {
-  if (is_playing_) {
+StreamedExchange::~StreamedExchange() {
+  if (is_running_) {
     communicator_.abort();
     for (const Lane lane : {Lane::kMessages, Lane::kLocal})
       library_.cuda.stream_synchronize(stream(lane));
@@ -57,23 +58,23 @@ Player::~Player() {
   for (Event& event : over_) communicator_.give_back(std::move(event));
 }
 
-cudaStream_t Player::stream(Lane lane) const {
+cudaStream_t StreamedExchange::stream(Lane lane) const {
   return lane == Lane::kMessages ? communicator_.messages() : communicator_.local();
 }
 
-const std::byte* Player::source(const Block& block) const {
+const std::byte* StreamedExchange::source(const Block& block) const {
   if (block.buffer == Buffer::kInput) return buffers_.input + block.offset * unit_.bytes;
   return target(block);
 }
 
-std::byte* Player::target(const Block& block) const {
+std::byte* StreamedExchange::target(const Block& block) const {
   PIPER_CHECK(block.buffer != Buffer::kInput, "a step writes the input of " + what_);
   std::byte* buffer = block.buffer == Buffer::kOutput ? buffers_.output : buffers_.scratch;
   return buffer + block.offset * unit_.bytes;
 }
 
-void Player::start(uint64_t /*key*/) {
-  PIPER_CHECK(!is_playing_, "started before it was done: " + what_);
+void StreamedExchange::start(uint64_t /*key*/) {
+  PIPER_CHECK(!is_running_, "started before it was done: " + what_);
   if (communicator_.aborted())
     throw CommError(
         fmt::format("rank {}: '{}' is asked of the communicator '{}', which was given up",
@@ -81,14 +82,14 @@ void Player::start(uint64_t /*key*/) {
   communicator_.meeting().begin_operation(communicator_.member());
   num_begun_ = communicator_.meeting().num_begun(communicator_.member());
   next_ = 0;
-  is_playing_ = true;
+  is_running_ = true;
   begin_.record(caller_);
   for (const Lane lane : {Lane::kMessages, Lane::kLocal}) begin_.hold_back(stream(lane));
   advance();
 }
 
-bool Player::advance() {
-  if (!is_playing_) return true;
+bool StreamedExchange::advance() {
+  if (!is_running_) return true;
   while (is_pending_ || next_ < order_.launches.size()) {
     if (is_pending_) {
       if (!communicator_.ready()) return false;
@@ -102,11 +103,11 @@ bool Player::advance() {
   if (!order_.launches.empty() &&
       (!communicator_.ready() || !messages_end_.reached() || !local_end_.reached()))
     return false;
-  is_playing_ = false;
+  is_running_ = false;
   return true;
 }
 
-void Player::put_in(const Launch& launch) {
+void StreamedExchange::put_in(const Launch& launch) {
   cudaStream_t own = stream(launch.lane);
   if (launch.waits_for >= 0) over_[launch.waits_for].hold_back(own);
   if (launch.lane == Lane::kMessages) return put_in_group(launch);
@@ -115,7 +116,7 @@ void Player::put_in(const Launch& launch) {
   over_[&launch - order_.launches.data()].record(own);
 }
 
-void Player::put_in_group(const Launch& launch) {
+void StreamedExchange::put_in_group(const Launch& launch) {
   cudaStream_t own = stream(Lane::kMessages);
   ncclComm_t handle = communicator_.handle();
   library_.check(library_.nccl.group_start(), "ncclGroupStart");
@@ -134,7 +135,7 @@ void Player::put_in_group(const Launch& launch) {
   is_pending_ = true;
 }
 
-void Player::put_in_local(const Step& step, int32_t index) {
+void StreamedExchange::put_in_local(const Step& step, int32_t index) {
   cudaStream_t own = stream(Lane::kLocal);
   switch (step.kind) {
     case StepKind::kSend:
@@ -155,15 +156,15 @@ void Player::put_in_local(const Step& step, int32_t index) {
   }
 }
 
-// What the caller puts into its stream from now on comes after the play.
-void Player::finish_putting_in() {
+// What the caller puts into its stream from now on comes after the run.
+void StreamedExchange::finish_putting_in() {
   messages_end_.record(stream(Lane::kMessages));
   local_end_.record(stream(Lane::kLocal));
   messages_end_.hold_back(caller_);
   local_end_.hold_back(caller_);
 }
 
-std::string Player::waiting_for() const {
+std::string StreamedExchange::waiting_for() const {
   size_t first = 0;
   while (first < next_ && !(is_pending_ && first + 1 == next_) && over_[first].reached()) ++first;
   // A group matters more than local steps before it, which wait for nobody else.
@@ -175,7 +176,7 @@ std::string Player::waiting_for() const {
   return behind.empty() ? text : fmt::format("{}; not begun by {}", text, behind);
 }
 
-std::string Player::describe_group(size_t index) const {
+std::string StreamedExchange::describe_group(size_t index) const {
   constexpr int32_t kShown = 4;
   const Launch& launch = order_.launches[index];
   int64_t number = 1;
@@ -193,22 +194,22 @@ std::string Player::describe_group(size_t index) const {
   return text;
 }
 
-void wait(Player& player, double timeout_seconds) {
+void wait(StreamedExchange& exchange, double timeout_seconds) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   constexpr int64_t kWatched = 64;  // pauses between two looks at the world
   int64_t num_pauses = 0;
-  for (Pause pause; !player.advance(); pause()) {
+  for (Pause pause; !exchange.advance(); pause()) {
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     const bool is_late = seconds > timeout_seconds;
     if (!is_late && ++num_pauses % kWatched != 0) continue;
-    const std::string failure = player.communicator().failure();
+    const std::string failure = exchange.communicator().failure();
     if (failure.empty() && !is_late) continue;
-    const std::string where = player.waiting_for();  // as long as the play still stands there
-    player.communicator().abort();
+    const std::string where = exchange.waiting_for();  // as long as the run still stands there
+    exchange.communicator().abort();
     if (!failure.empty()) throw CommError(fmt::format("{} (in {})", failure, where));
     throw CommError(fmt::format("rank {}: timed out after {:.1f} s in {}",
-                                player.communicator().rank().value, timeout_seconds, where));
+                                exchange.communicator().rank().value, timeout_seconds, where));
   }
 }
 

@@ -72,16 +72,17 @@ std::string first_wrong(const StandIn& stand_in, int64_t num_ranks,
       std::vector<std::byte> input, output(steps.output_count * one.unit.bytes + 1),
           scratch(steps.scratch_count * one.unit.bytes + 1);
       input.resize(steps.input_count * one.unit.bytes + 1);
-      Player player(communicator, one.name, steps, {input.data(), output.data(), scratch.data()},
-                    one.unit, &operations);
+      StreamedExchange exchange(communicator, one.name, steps,
+                                {input.data(), output.data(), scratch.data()}, one.unit,
+                                &operations);
       for (uint32_t round = 0; round < 2; ++round) {
         ++key;
         const auto in = random_bytes(steps.input_count, one.unit, 1000 * round + rank);
         const auto out = random_bytes(steps.output_count, one.unit, 1000 * round + rank + 500);
         std::copy(in.begin(), in.end(), input.begin());
         std::copy(out.begin(), out.end(), output.begin());
-        player.start(key);
-        wait(player, 20);
+        exchange.start(key);
+        wait(exchange, 20);
         output.pop_back();
         const bool same = output == expected(transport, key, one, in, out);
         output.push_back({});
@@ -225,10 +226,10 @@ TEST_CASE("a programme in a wrong order hangs, and is said to") {
                                [](int64_t, int64_t) { return 8; });
     if (rank == 2) steps = backwards(steps);
     std::vector<std::byte> input(32), output(32);
-    Player player(communicator, "tokens", steps, {input.data(), output.data(), nullptr}, {},
-                  nullptr);
-    player.start(1);
-    wait(player, 0.3);
+    StreamedExchange exchange(communicator, "tokens", steps, {input.data(), output.data(), nullptr},
+                              {}, nullptr);
+    exchange.start(1);
+    wait(exchange, 0.3);
   };
   std::string said;
   try {

@@ -1,11 +1,11 @@
-// Plays one member's steps of a collective on device buffers: the programme of
+// Runs one member's steps of a collective on device buffers: the programme of
 // collective/stream_order.h, put into two streams of the communicator. Sends and receives of a
 // round are one NCCL group on the one; copies, additions and moved rows run beside them on the
 // other; events tie the two where a step comes after one of the other lane.
 //
-// The host puts everything in at once and then only looks. It waits within the play only where NCCL
-// itself asks for time, as in the first play, which connects the peers. From the second play on the
-// player allocates nothing. It cannot be captured into a CUDA graph: non-blocking communicators are
+// The host puts everything in at once and then only looks. It waits within a run only where NCCL
+// itself asks for time, as in the first run, which connects the peers. From the second run on
+// nothing is allocated. It cannot be captured into a CUDA graph: non-blocking communicators are
 // polled by the host between groups.
 #pragma once
 
@@ -30,19 +30,19 @@ struct DeviceBuffers {
   std::byte* scratch = nullptr;
 };
 
-class Player final : public comm::RepeatedOperation {
+class StreamedExchange final : public comm::RepeatedOperation {
  public:
   // Members of the steps are those of the communicator. Communicator, buffers and operations
-  // outlive the player; `operations` may be null where no step adds or moves rows. `caller`: the
-  // stream whose work so far the play waits for, and that waits for the play from when it is all
+  // outlive the exchange; `operations` may be null where no step adds or moves rows. `caller`: the
+  // stream whose work so far a run waits for, and that waits for the run from when it is all
   // put in.
-  Player(Communicator& communicator, std::string what, collective::MemberSteps steps,
-         const DeviceBuffers& buffers, comm::Unit unit, comm::DeviceOperations* operations,
-         cudaStream_t caller = nullptr);
-  // Gives the communicator up when a play is under way.
-  ~Player() override;
-  Player(const Player&) = delete;
-  Player& operator=(const Player&) = delete;
+  StreamedExchange(Communicator& communicator, std::string what, collective::MemberSteps steps,
+                   const DeviceBuffers& buffers, comm::Unit unit,
+                   comm::DeviceOperations* operations, cudaStream_t caller = nullptr);
+  // Gives the communicator up when a run is under way.
+  ~StreamedExchange() override;
+  StreamedExchange(const StreamedExchange&) = delete;
+  StreamedExchange& operator=(const StreamedExchange&) = delete;
 
   void start(uint64_t key) override;
   // True when the device has done it.
@@ -79,14 +79,14 @@ class Player final : public comm::RepeatedOperation {
   Event messages_end_, local_end_;
   size_t next_ = 0;          // launch to be put in
   bool is_pending_ = false;  // NCCL has not yet put in the group before it
-  bool is_playing_ = false;
-  int64_t num_begun_ = 0;  // of the communicator, with this play
+  bool is_running_ = false;
+  int64_t num_begun_ = 0;  // of the communicator, with this run
 };
 
 // Advances until done; throws CommError after `timeout_seconds` naming rank, operation, group,
 // peers and bytes: "rank 1: timed out after 2.0 s in 'tokens', group 2 of 5, waiting for rank 2
 // (receive, 4096 bytes); not begun by rank 2". The communicator is given up then, and when a rank
 // of the world fails.
-void wait(Player& player, double timeout_seconds);
+void wait(StreamedExchange& exchange, double timeout_seconds);
 
 }  // namespace piper::nccl

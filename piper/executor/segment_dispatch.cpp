@@ -1,8 +1,5 @@
-// Compute tasks: which function of the stage a segment is, and which slots are its arguments (the
-// table in schedule/step.h).
-#include <fmt/format.h>
 #include <piper/base/error.h>
-#include <piper/executor/player.h>
+#include <piper/executor/segment_dispatch.h>
 
 #include <algorithm>
 #include <numeric>
@@ -21,100 +18,55 @@ nn::Routings read_only(const std::vector<nn::Routing*>& chunks) {
   return {chunks.begin(), chunks.end()};
 }
 
-}  // namespace
-
-Player::SlotValue* Player::find(std::span<const graph::SlotId> slots, SlotKind kind) {
-  for (const graph::SlotId slot : slots)
-    if (step_.meaning(slot).kind == kind) return &value(slot);
-  return nullptr;
+// Of a slot kHeadOutputs, whose tensors stand where a tape's do.
+nn::Stage::HeadOutputs head_outputs_of(const SlotValue& slot) {
+  PIPER_CHECK(slot.tape != nullptr && slot.tape->saved.size() == 2, "no outputs of heads");
+  return {slot.tape->saved[0], slot.tape->saved[1]};
 }
 
-nn::Tape* Player::new_tape(const Task& task) {
-  SlotValue* slot = find(step_.graph.writes(task), SlotKind::kTape);
+void hold_head_outputs(SlotValue& slot, nn::Stage::HeadOutputs outputs) {
+  slot.tape = std::make_unique<nn::Tape>();
+  slot.tape->saved = {std::move(outputs.out), std::move(outputs.log_sum_exp)};
+}
+
+}  // namespace
+
+SegmentDispatch::SegmentDispatch(const ExecutorContext& context, SlotStore& slots, StepState& state)
+    : context_(context),
+      step_(context.step),
+      strategy_(context.strategy),
+      stage_(context.stage),
+      slots_(slots),
+      state_(state) {}
+
+nn::Tape* SegmentDispatch::new_tape(const Task& task) {
+  SlotValue* slot = slots_.find(step_.graph.writes(task), SlotKind::kTape);
   if (slot == nullptr) return nullptr;  // nothing will be differentiated
   slot->tape = std::make_unique<nn::Tape>();
   return slot->tape.get();
 }
 
-nn::Stage::HeadOutputs Player::head_outputs_of(const SlotValue& slot) {
-  PIPER_CHECK(slot.tape != nullptr && slot.tape->saved.size() == 2, "no outputs of heads");
-  return {slot.tape->saved[0], slot.tape->saved[1]};
-}
-
-void Player::hold_head_outputs(SlotValue& slot, nn::Stage::HeadOutputs outputs) {
-  slot.tape = std::make_unique<nn::Tape>();
-  slot.tape->saved = {std::move(outputs.out), std::move(outputs.log_sum_exp)};
-}
-
-const at::Tensor& Player::own_part_of_keys(const Task& task) {
+const at::Tensor& SegmentDispatch::own_part_of_keys(const Task& task) {
   for (const graph::SlotId slot : step_.graph.reads(task)) {
     const schedule::SlotMeaning& of = step_.meaning(slot);
     if (of.kind == SlotKind::kKeysAndValuesGradient && of.segment.kind == SegmentKind::kRingStep)
-      return value(slot).tensor;
+      return slots_.value(slot).tensor;
   }
   PIPER_CHECK(false, "no gradient of own keys for " + schedule::task_name(step_, task));
 }
 
-nn::Routing& Player::routing_of(const Task& task) {
-  SlotValue* slot = find(step_.graph.reads(task), SlotKind::kRouting);
-  PIPER_CHECK(slot != nullptr && slot->routing != nullptr,
-              "no routing for " + schedule::task_name(step_, task));
-  return *slot->routing;
+const MicroBatch& SegmentDispatch::batch_of(const Task& task) const {
+  return state_.micro_batches[static_cast<size_t>(task.micro_batch)];
 }
 
-std::vector<nn::Routing*> Player::routings_of(const Task& task) {
-  std::vector<nn::Routing*> chunks;
+void SegmentDispatch::keep_gradients(const Task& task) {
+  PIPER_CHECK(context_.options.gradient_shares != nullptr, "no shares of divided gradients");
   for (const graph::SlotId slot : step_.graph.reads(task))
-    if (step_.meaning(slot).kind == SlotKind::kRouting) chunks.push_back(value(slot).routing.get());
-  return chunks;
+    context_.options.gradient_shares->keep(gradient_buffer_of(step_.meaning(slot)),
+                                           slots_.value(slot).tensor);
 }
 
-const MicroBatch& Player::batch_of(const Task& task) const {
-  return micro_batches_[static_cast<size_t>(task.micro_batch)];
-}
-
-int64_t Player::own_tokens() const {
-  return strategy_.micro_batch_sequences * strategy_.sequence /
-         strategy::ranks_per_token_set(strategy_);
-}
-
-namespace {
-
-GradientShares::Key buffer_of(const schedule::SlotMeaning& gradients) {
-  return {gradients.segment.layer,
-          schedule::axis_of(graph::TaskKind::kReduceScatter, gradients.segment.kind)};
-}
-
-}  // namespace
-
-void Player::hold_gradients(const Task& task) {
-  for (const graph::SlotId slot : step_.graph.writes(task)) {
-    const schedule::SlotMeaning& meaning = step_.meaning(slot);
-    if (meaning.kind != SlotKind::kGradients) continue;
-    const auto [layer, axis] = buffer_of(meaning);
-    value(slot).tensor = stage_.hold_gradients(layer, axis);
-  }
-}
-
-void Player::keep_gradients(const Task& task) {
-  PIPER_CHECK(options_.gradient_shares != nullptr, "no shares of divided gradients");
-  for (const graph::SlotId slot : step_.graph.reads(task))
-    options_.gradient_shares->keep(buffer_of(step_.meaning(slot)), value(slot).tensor);
-}
-
-void Player::free(graph::SlotId slot) {
-  value(slot) = SlotValue{};
-  const schedule::SlotMeaning& meaning = step_.meaning(slot);
-  if (meaning.kind == SlotKind::kGradients) {
-    const auto [layer, axis] = buffer_of(meaning);
-    stage_.release_gradients(layer, axis);
-  } else if (meaning.kind == SlotKind::kWeights) {
-    stage_.release_weights(meaning.segment.layer,
-                           schedule::axis_of(graph::TaskKind::kAllGather, meaning.segment.kind));
-  }
-}
-
-void Player::run_segment(const Task& task) {
+void SegmentDispatch::run(const Task& task) {
   const Segment& segment = step_.segment(task);
   if (segment.kind == SegmentKind::kKeepGradients) return keep_gradients(task);
   if (segment.kind == SegmentKind::kDropWeights) return;  // its slots are freed behind it
@@ -134,9 +86,9 @@ void Player::run_segment(const Task& task) {
 
 // Below, in(i) is the i-th slot that the task reads and out(i) the i-th that it writes, in the
 // order of the table.
-void Player::run_forward(const Task& task, const Segment& segment) {
-  const auto in = [&](size_t i) -> const at::Tensor& { return read(task, i).tensor; };
-  const auto out = [&](size_t i) -> at::Tensor& { return write(task, i).tensor; };
+void SegmentDispatch::run_forward(const Task& task, const Segment& segment) {
+  const auto in = [&](size_t i) -> const at::Tensor& { return slots_.read(task, i).tensor; };
+  const auto out = [&](size_t i) -> at::Tensor& { return slots_.write(task, i).tensor; };
   const int32_t layer = segment.layer;
   switch (segment.kind) {
     case SegmentKind::kEmbedding:
@@ -151,18 +103,19 @@ void Player::run_forward(const Task& task, const Segment& segment) {
     }
     case SegmentKind::kRingStep: {
       const bool is_first = segment.hop == 0;
-      hold_head_outputs(write(task, 0),
-                        stage_.ring_step_forward(
-                            layer, segment.hop, {in(0), in(1)},
-                            is_first ? nn::Stage::HeadOutputs{} : head_outputs_of(read(task, 2)),
-                            strategy_.sequence));
+      hold_head_outputs(slots_.write(task, 0),
+                        stage_.ring_step_forward(layer, segment.hop, {in(0), in(1)},
+                                                 is_first ? nn::Stage::HeadOutputs{}
+                                                          : head_outputs_of(slots_.read(task, 2)),
+                                                 strategy_.sequence));
       return;
     }
     case SegmentKind::kAttention:
       if (strategy::has_ring(strategy_)) {
         nn::Stage::HeadOutputs kept;
-        out(0) = stage_.ring_attention_forward(layer, in(0), head_outputs_of(read(task, 1)), kept);
-        hold_head_outputs(write(task, 1), std::move(kept));
+        out(0) = stage_.ring_attention_forward(layer, in(0), head_outputs_of(slots_.read(task, 1)),
+                                               kept);
+        hold_head_outputs(slots_.write(task, 1), std::move(kept));
         return;
       }
       if (strategy_.mesh.cp > 1) {
@@ -182,7 +135,7 @@ void Player::run_forward(const Task& task, const Segment& segment) {
       out(0) = stage_.choose_forward(layer, in(0));
       return;
     case SegmentKind::kGate: {
-      const SlotValue* choices = find(step_.graph.reads(task), SlotKind::kTokenChoices);
+      const SlotValue* choices = slots_.find(step_.graph.reads(task), SlotKind::kTokenChoices);
       const std::span<const graph::SlotId> writes = step_.graph.writes(task);
       std::vector<nn::Routing> chunks(
           static_cast<size_t>(std::ranges::count_if(writes, [&](graph::SlotId slot) {
@@ -197,27 +150,27 @@ void Player::run_forward(const Task& task, const Segment& segment) {
         const ChunkKey key{layer, task.micro_batch, step_.meaning(writes[2 * c]).segment.chunk};
         const bool exchanges = strategy_.mesh.ep > 1 || strategy::fuses_exchange(strategy_);
         if (task.phase == Phase::kRecompute && exchanges && !strategy::deduplicates(strategy_))
-          routing.received_counts = received_counts_.at(key);
+          routing.received_counts = state_.received_counts.at(key);
         if (task.phase == Phase::kRecompute && strategy::gathers_expert_rows(strategy_))
-          routing.shared_counts = shared_counts_.at(key);
+          routing.shared_counts = state_.shared_counts.at(key);
         routed.insert(routed.end(), routing.counts.begin(), routing.counts.end());
         out(2 * c) = std::move(rows[c]);
-        write(task, 2 * c + 1).routing = std::make_unique<nn::Routing>(std::move(routing));
+        slots_.write(task, 2 * c + 1).routing = std::make_unique<nn::Routing>(std::move(routing));
       }
       if (task.phase == Phase::kForward)
-        routed_rows_[{layer, task.micro_batch}] = std::move(routed);
+        state_.routed_rows[{layer, task.micro_batch}] = std::move(routed);
       return;
     }
     case SegmentKind::kExperts: {
-      const nn::Routing& routing = routing_of(task);
+      const nn::Routing& routing = slots_.routing_of(task);
       if (task.phase == Phase::kForward)
-        received_rows_[layer] += std::accumulate(routing.computed_counts().begin(),
-                                                 routing.computed_counts().end(), int64_t{0});
+        state_.received_rows[layer] += std::accumulate(routing.computed_counts().begin(),
+                                                       routing.computed_counts().end(), int64_t{0});
       out(0) = stage_.experts_forward(layer, in(0), routing, new_tape(task));
       return;
     }
     case SegmentKind::kUnpermute: {
-      const nn::Routings chunks = read_only(routings_of(task));
+      const nn::Routings chunks = read_only(slots_.routings_of(task));
       std::vector<at::Tensor> returned;
       for (size_t c = 0; c < chunks.size(); ++c) returned.push_back(in(2 * c));
       out(0) = stage_.merge_forward(layer, returned, chunks, in(2 * chunks.size()));
@@ -237,12 +190,12 @@ void Player::run_forward(const Task& task, const Segment& segment) {
   }
 }
 
-void Player::run_backward(const Task& task, const Segment& segment) {
-  const auto in = [&](size_t i) -> const at::Tensor& { return read(task, i).tensor; };
-  const auto out = [&](size_t i) -> at::Tensor& { return write(task, i).tensor; };
+void SegmentDispatch::run_backward(const Task& task, const Segment& segment) {
+  const auto in = [&](size_t i) -> const at::Tensor& { return slots_.read(task, i).tensor; };
+  const auto out = [&](size_t i) -> at::Tensor& { return slots_.write(task, i).tensor; };
   // Of the input's part: what the weights' part will run; the tape moves there.
-  SlotValue* deferred = find(step_.graph.writes(task), SlotKind::kDeferred);
-  SlotValue* kept = find(step_.graph.reads(task), SlotKind::kTape);
+  SlotValue* deferred = slots_.find(step_.graph.writes(task), SlotKind::kDeferred);
+  SlotValue* kept = slots_.find(step_.graph.reads(task), SlotKind::kTape);
   if (deferred != nullptr) {
     deferred->tape = kept != nullptr ? std::move(kept->tape) : std::make_unique<nn::Tape>();
     deferred->tape->defers_weights = true;
@@ -260,7 +213,7 @@ void Player::run_backward(const Task& task, const Segment& segment) {
     case SegmentKind::kRingStep: {
       const bool is_first = segment.hop == 1;  // the own keys come last
       nn::Stage::Projection g = stage_.ring_step_backward(
-          layer, segment.hop, in(0), {in(1), in(2)}, head_outputs_of(read(task, 3)),
+          layer, segment.hop, in(0), {in(1), in(2)}, head_outputs_of(slots_.read(task, 3)),
           is_first ? at::Tensor() : in(4), strategy_.sequence);
       out(0) = std::move(g.queries);
       out(1) = std::move(g.keys_and_values);
@@ -269,7 +222,7 @@ void Player::run_backward(const Task& task, const Segment& segment) {
     case SegmentKind::kAttention:
       if (strategy::has_ring(strategy_)) {
         nn::Tape whole;
-        out(0) = stage_.ring_attention_backward(layer, in(0), head_outputs_of(read(task, 1)),
+        out(0) = stage_.ring_attention_backward(layer, in(0), head_outputs_of(slots_.read(task, 1)),
                                                 deferred != nullptr ? *deferred->tape : whole);
         return;
       }
@@ -284,7 +237,7 @@ void Player::run_backward(const Task& task, const Segment& segment) {
       return;
     case SegmentKind::kProjection:
       if (strategy::has_ring(strategy_))  // of own keys: by the other ranks, and by this one
-        read(task, 1).tensor.add_(own_part_of_keys(task));
+        slots_.read(task, 1).tensor.add_(own_part_of_keys(task));
       out(0) = stage_.projection_backward(layer, {in(0), in(1)}, in(2), in(3), strategy_.sequence,
                                           tape());
       return;
@@ -295,9 +248,10 @@ void Player::run_backward(const Task& task, const Segment& segment) {
       out(0) = stage_.shared_backward(layer, in(0), in(1), tape());
       return;
     case SegmentKind::kGate: {
-      if (const SlotValue* counts = find(step_.graph.reads(task), SlotKind::kSequenceChoices))
-        routing_of(task).sequence_counts = counts->tensor;
-      const nn::Routings chunks = read_only(routings_of(task));
+      if (const SlotValue* counts =
+              slots_.find(step_.graph.reads(task), SlotKind::kSequenceChoices))
+        slots_.routing_of(task).sequence_counts = counts->tensor;
+      const nn::Routings chunks = read_only(slots_.routings_of(task));
       std::vector<at::Tensor> g_rows, g_weights;
       for (size_t c = 0; c < chunks.size(); ++c) {
         g_rows.push_back(in(2 * c));
@@ -309,11 +263,11 @@ void Player::run_backward(const Task& task, const Segment& segment) {
       return;
     }
     case SegmentKind::kExperts:
-      out(0) = stage_.experts_backward(layer, in(0), in(1), routing_of(task), tape());
+      out(0) = stage_.experts_backward(layer, in(0), in(1), slots_.routing_of(task), tape());
       return;
     case SegmentKind::kUnpermute: {
       const bool deduplicates = strategy::deduplicates(strategy_);
-      const nn::Routings chunks = read_only(routings_of(task));
+      const nn::Routings chunks = read_only(slots_.routings_of(task));
       std::vector<at::Tensor> returned;
       for (size_t c = 0; c < chunks.size(); ++c)
         returned.push_back(deduplicates ? at::Tensor() : in(2 * c + 1));
@@ -340,30 +294,32 @@ void Player::run_backward(const Task& task, const Segment& segment) {
   }
 }
 
-void Player::run_weights(const Task& task, const Segment& segment) {
+void SegmentDispatch::run_weights(const Task& task, const Segment& segment) {
   if (segment.kind == SegmentKind::kEmbedding)
-    return stage_.embedding_backward(batch_of(task).tokens_BS, read(task, 0).tensor);
-  SlotValue* deferred = find(step_.graph.reads(task), SlotKind::kDeferred);
+    return stage_.embedding_backward(batch_of(task).tokens_BS, slots_.read(task, 0).tensor);
+  SlotValue* deferred = slots_.find(step_.graph.reads(task), SlotKind::kDeferred);
   PIPER_CHECK(deferred != nullptr && deferred->tape != nullptr,
               "nothing was left for " + schedule::task_name(step_, task));
   stage_.weights_backward(*deferred->tape);
 }
 
-void Player::run_update(const Task& task, const Segment& segment) {
-  if (segment.kind == SegmentKind::kGradientNorm) return update_->local_statistics(statistics_);
+void SegmentDispatch::run_update(const Task& task, const Segment& segment) {
+  if (segment.kind == SegmentKind::kGradientNorm)
+    return state_.update->local_statistics(state_.statistics);
   if (segment.kind == SegmentKind::kTakeExpert) {
-    write(task, 0).tensor = update_->take_expert(task.segment);
+    slots_.write(task, 0).tensor = state_.update->take_expert(task.segment);
     return;
   }
   if (segment.kind == SegmentKind::kPutExpert)
-    return update_->put_expert(task.segment, read(task, 0).tensor);
+    return state_.update->put_expert(task.segment, slots_.read(task, 0).tensor);
   if (segment.kind == SegmentKind::kUpdateLayer) {
-    if (update_->update_layer) update_->update_layer(segment.layer, read(task, 0).tensor);
+    if (state_.update->update_layer)
+      state_.update->update_layer(segment.layer, slots_.read(task, 0).tensor);
     return;
   }
   PIPER_CHECK(segment.kind == SegmentKind::kOptimizer,
               "no update called " + schedule::task_name(step_, task));
-  update_->apply(statistics_);
+  state_.update->apply(state_.statistics);
 }
 
 }  // namespace piper::executor

@@ -1,6 +1,5 @@
-// Copies between the device and the host: optimizer states, and what slots hold.
 #include <piper/base/error.h>
-#include <piper/executor/player.h>
+#include <piper/executor/host_copies.h>
 
 #include <algorithm>
 
@@ -32,47 +31,38 @@ at::Tensor memory_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-// In an order that depends on what the value is alone.
-template <class F>
-void Player::for_each_tensor(SlotValue& value, F visit) {
-  visit(value.tensor);
-  if (value.tape != nullptr)
-    for (at::Tensor& saved : value.tape->saved) visit(saved);
-  if (value.routing == nullptr) return;
-  nn::Routing& routing = *value.routing;
-  for (at::Tensor* tensor :
-       {&routing.weights, &routing.token, &routing.position, &routing.sequence_counts,
-        &routing.received_row, &routing.received_position, &routing.received_weights,
-        &routing.g_received_weights})
-    visit(*tensor);
-}
+HostCopies::HostCopies(const ExecutorContext& context, const DeviceStreams& streams,
+                       SlotStore& slots, const StepState& state)
+    : context_(context), step_(context.step), streams_(streams), slots_(slots), state_(state) {}
 
-std::unique_ptr<comm::Operation> Player::start_host_copy(const Task& task, std::string what) {
-  PIPER_CHECK(options_.host_memory != nullptr, "nobody keeps the host's memory for " + what);
+std::unique_ptr<comm::Operation> HostCopies::start(const Task& task, std::string what) {
+  PIPER_CHECK(context_.options.host_memory != nullptr,
+              "nobody keeps the host's memory for " + what);
   const bool brings = !step_.graph.writes(task).empty();
   const std::span<const graph::SlotId> slots =
       brings ? step_.graph.writes(task) : step_.graph.reads(task);
   const schedule::SlotMeaning& meaning = step_.meaning(slots.front());
   if (meaning.kind != SlotKind::kOptimizerStates)
     return brings ? bring_back(task, std::move(what)) : send_away(task, std::move(what));
-  PIPER_CHECK(update_->host_states != nullptr, "no optimizer states with the host for " + what);
-  const at::Tensor host = update_->host_states(meaning.segment.layer);
-  at::Tensor& here = value(slots.front()).tensor;
-  if (brings) here = bytes_on(options_.device, host.numel());
-  return options_.host_memory->start(
+  PIPER_CHECK(state_.update->host_states != nullptr,
+              "no optimizer states with the host for " + what);
+  const at::Tensor host = state_.update->host_states(meaning.segment.layer);
+  at::Tensor& here = slots_.value(slots.front()).tensor;
+  if (brings) here = bytes_on(context_.options.device, host.numel());
+  return context_.options.host_memory->start(
       {brings ? HostMemory::Copy{here, host} : HostMemory::Copy{host, here}}, std::move(what));
 }
 
-std::unique_ptr<comm::Operation> Player::send_away(const Task& task, std::string what) {
+std::unique_ptr<comm::Operation> HostCopies::send_away(const Task& task, std::string what) {
   Away& away = away_[{step_.segment(task).layer, task.micro_batch}];
   PIPER_CHECK(away.views.empty(), "sent to the host twice: " + what);
   std::vector<HostMemory::Copy> copies;
   std::vector<const c10::StorageImpl*> known;
   for (const graph::SlotId slot : step_.graph.reads(task)) {
-    PIPER_DCHECK(value(slot).tape == nullptr || value(slot).tape->deferred.empty());
-    for_each_tensor(value(slot), [&](at::Tensor& tensor) {
+    PIPER_DCHECK(slots_.value(slot).tape == nullptr || slots_.value(slot).tape->deferred.empty());
+    for_each_tensor(slots_.value(slot), [&](at::Tensor& tensor) {
       away.views.emplace_back();
-      if (!tensor.defined() || tensor.device() != options_.device) return;
+      if (!tensor.defined() || tensor.device() != context_.options.device) return;
       streams_.keep_for(graph::Stream::kHost, tensor);
       const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
       const auto found = std::ranges::find(known, storage);
@@ -84,36 +74,36 @@ std::unique_ptr<comm::Operation> Player::send_away(const Task& task, std::string
       if (found != known.end()) return;
       known.push_back(storage);
       const at::Tensor from = memory_of(tensor);
-      away.memory.push_back(options_.host_memory->allocate(from.numel()));
+      away.memory.push_back(context_.options.host_memory->allocate(from.numel()));
       copies.push_back({away.memory.back(), from});
     });
   }
-  return options_.host_memory->start(std::move(copies), std::move(what));
+  return context_.options.host_memory->start(std::move(copies), std::move(what));
 }
 
-std::unique_ptr<comm::Operation> Player::bring_back(const Task& task, std::string what) {
+std::unique_ptr<comm::Operation> HostCopies::bring_back(const Task& task, std::string what) {
   Away& away = away_.at({step_.segment(task).layer, task.micro_batch});
   const std::span<const graph::SlotId> slots = step_.graph.writes(task);
   PIPER_CHECK(away.values.size() == slots.size(), "other slots come back with " + what);
   std::vector<HostMemory::Copy> copies;
   std::vector<at::Tensor> here;
   for (const at::Tensor& memory : away.memory) {
-    here.push_back(bytes_on(options_.device, memory.numel()));
+    here.push_back(bytes_on(context_.options.device, memory.numel()));
     copies.push_back({here.back(), memory});
   }
   auto view = away.views.begin();
   for (size_t i = 0; i < slots.size(); ++i) {
-    SlotValue& back = value(slots[i]) = std::move(away.values[i]);
+    SlotValue& back = slots_.value(slots[i]) = std::move(away.values[i]);
     for_each_tensor(back, [&](at::Tensor& tensor) {
       if (const auto& of = *view++)
         tensor = on_memory_of(here[of->memory], of->type, of->offset, of->sizes, of->strides);
     });
   }
-  return options_.host_memory->start(std::move(copies), std::move(what));
+  return context_.options.host_memory->start(std::move(copies), std::move(what));
 }
 
 // The device's memory of what has left goes with its slots; what the tensors were stays.
-void Player::end_host_copy(const Task& task) {
+void HostCopies::end(const Task& task) {
   const auto found = away_.find({step_.segment(task).layer, task.micro_batch});
   if (found == away_.end()) return;
   Away& away = found->second;
@@ -123,7 +113,7 @@ void Player::end_host_copy(const Task& task) {
   }
   auto view = away.views.begin();
   for (const graph::SlotId slot : step_.graph.reads(task)) {
-    away.values.push_back(std::move(value(slot)));
+    away.values.push_back(std::move(slots_.value(slot)));
     for_each_tensor(away.values.back(), [&](at::Tensor& tensor) {
       if ((view++)->has_value()) tensor.reset();
     });
