@@ -8,12 +8,12 @@
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_world.h>
 #include <piper/cli/strategy_flags.h>
+#include <piper/executor/tensor_bytes.h>
 #include <piper/nn/bench_moe_layer.h>
 #include <piper/nn/bench_stage.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/nn/init.h>
-#include <piper/runtime/bench_device.h>
-#include <piper/runtime/player.h>
+#include <piper/profile/bench_device.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/runnable.h>
 #include <piper/train/step_bench.h>
@@ -231,10 +231,10 @@ int run(Flags flags) {
   if (!strategy::runs(precision))
     throw InvalidInput(
         fmt::format("--precision is '{}'; allowed: fp32, bf16, fp64", flags.precision));
-  const at::Device device = runtime::parse_bench_device(flags.device).device;
+  const at::Device device = profile::parse_bench_device(flags.device).device;
   if (flags.ranks > 1 && (!device.is_cpu() || precision != strategy::Precision::kFp32))
     throw InvalidInput("--device and --precision are for one rank; allowed: --ranks 1");
-  flags.shape.options = at::TensorOptions(device).dtype(runtime::scalar_type(precision));
+  flags.shape.options = at::TensorOptions(device).dtype(executor::scalar_type(precision));
   if (flags.ranks > 1) return run_on_several(flags);
   if (!flags.world.save.empty())
     throw InvalidInput("--save is for several ranks; allowed: with --ranks 2 or under a launcher");
