@@ -1,5 +1,5 @@
-"""The emulated network of scripts/lab as the place where the ranks of Piper and of its opponents run: a rank in its own namespace, with the
-real-time priority of the lab's ranks. All sides share one network and wait while another one runs, so that what its links carry in the
+"""The emulated network of scripts/lab as the place where the ranks of Piper and of its opponents run: a rank in its own namespace, and from
+the first measurement on with the real-time priority of the lab's ranks. All sides share one network and wait while another one runs, so that what its links carry in the
 meantime is that side's."""
 import contextlib
 import importlib.machinery
@@ -77,6 +77,14 @@ class Network:
         port, per_node = self.port(), self.flags.ranks
         return [{"WORLD_SIZE": self.ranks, "LOCAL_WORLD_SIZE": per_node, "RANK": rank, "LOCAL_RANK": rank % per_node,
                  "MASTER_ADDR": self.lab.address(0), "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": self.lab.device(rank)} for rank in range(self.ranks)]
+
+    @staticmethod
+    def raise_priority(sides):
+        """Of all their threads, once they have started: a thread at this priority keeps its core until it waits, so that ranks which load
+        their libraries would keep those who wait for them off the cores until they give up."""
+        for side in sides:
+            for process in side.processes:
+                LAB.quiet("chrt", "-a", "-f", "-p", LAB.RANK_PRIORITY, process.pid)
 
     @contextlib.contextmanager
     def counting(self, name, count):

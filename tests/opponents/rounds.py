@@ -66,10 +66,11 @@ class Side:
                                            env={**os.environ, **ONE_THREAD, **environment}) for command, environment in zip(commands, environments)]
 
     def ask(self, *words):
-        for process in self.processes:
-            process.stdin.write(" ".join(map(str, words)) + "\n")
-            process.stdin.flush()
-        answer = self.processes[0].stdout.readline().strip()
+        with contextlib.suppress(BrokenPipeError):  # a process has ended, and its answer will be missing
+            for process in self.processes:
+                process.stdin.write(" ".join(map(str, words)) + "\n")
+                process.stdin.flush()
+        answer = "" if any(process.poll() is not None for process in self.processes) else self.processes[0].stdout.readline().strip()
         if not answer:
             self.end()
             self.errors.seek(0)
@@ -82,7 +83,8 @@ class Side:
 
     def end(self):
         for process in self.processes:
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         for process in self.processes:
             try:
                 process.wait(10)
