@@ -170,6 +170,7 @@ class Fabric {
       first = false;
     }
     std::printf("]}\n");
+    std::fflush(stdout);
   }
 
  private:
@@ -199,10 +200,15 @@ class Fabric {
     if (size <= 0) return false;
     input_.append(words.data(), static_cast<size_t>(size));
     for (size_t end = input_.find('\n'); end != std::string::npos; end = input_.find('\n')) {
-      const std::string line = input_.substr(0, end), key = "nic_bits=";
+      const std::string line = input_.substr(0, end), key = "nic_bits=", report_line = "report";
       input_.erase(0, end + 1);
-      if (!line.starts_with(key)) throw std::runtime_error("'" + line + "' is no " + key + "RATE");
-      network_.set_nic_rate(std::stod(line.substr(key.size())) / 8);
+      if (line == report_line)
+        report();
+      else if (line.starts_with(key))
+        network_.set_nic_rate(std::stod(line.substr(key.size())) / 8);
+      else
+        throw std::runtime_error("'" + line + "' is neither " + report_line + " nor " + key +
+                                 "RATE");
     }
     return true;
   }

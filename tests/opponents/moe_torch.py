@@ -1,9 +1,11 @@
 """A mixture layer over ranks in plain torch: x + experts(norm(x)), tokens exchanged by all_to_all_single over gloo.
-Usage: moe_torch.py fused|separate|compiled TOP_K [TP [whole|parts]] (see partner.py).
+Usage: moe_torch.py fused|separate|compiled|posted TOP_K [TP [whole|parts]] (see partner.py).
 
 Written to be fast: rows are sorted once, an expert's rows from all ranks are one product, every weight is a leaf of its own (autograd
 then keeps its gradient as it comes). `fused`: gate and up are one product; `separate`: two; `compiled`: one, and torch.compile
-fuses what lies between the exchanges.
+fuses what lies between the exchanges; `posted`: one, and tokens are exchanged by isend and irecv, the receives first. (gloo's exchange
+sends first: the word that the later of two ranks is ready to receive waits behind what it sends, and the two directions of a slow
+network take turns.)
 
 With TP, so many neighbouring ranks hold the same tokens and a part of the width of the same experts each; the groups of ranks with the
 same part exchange tokens. `whole`: each rank routes and exchanges all its tokens, and what it merges is summed over the tp group: one
@@ -25,6 +27,20 @@ DIVIDES_TOKENS = sys.argv[4:] == ["parts"]
 EP, TP_RANK = partner.WORLD // TP, partner.RANK % TP
 
 
+def exchange(out, rows, received, sent, group):
+    """Sizes are in rows, by the rank in the group."""
+    if FORM != "posted":
+        dist.all_to_all_single(out, rows, received, sent, group)
+        return
+    own, arriving, leaving = dist.get_rank(group), out.split(received), rows.split(sent)
+    arriving[own].copy_(leaving[own])
+    others = [r for r in range(len(sent)) if r != own]
+    waited = [dist.irecv(arriving[r], group=group, group_src=r) for r in others if received[r]]
+    waited += [dist.isend(leaving[r], group=group, group_dst=r) for r in others if sent[r]]
+    for one in waited:
+        one.wait()
+
+
 class Exchange(torch.autograd.Function):
     """Rows to and from every rank of a group."""
 
@@ -32,14 +48,14 @@ class Exchange(torch.autograd.Function):
     def forward(context, rows, sent, received, group):
         context.sizes, context.group = (sent, received), group
         out = rows.new_empty(sum(received), rows.shape[1])
-        dist.all_to_all_single(out, rows.contiguous(), received, sent, group)
+        exchange(out, rows.contiguous(), received, sent, group)
         return out
 
     @staticmethod
     def backward(context, gradient):
         sent, received = context.sizes
         out = gradient.new_empty(sum(sent), gradient.shape[1])
-        dist.all_to_all_single(out, gradient.contiguous(), sent, received, context.group)
+        exchange(out, gradient.contiguous(), sent, received, context.group)
         return out, None, None, None
 
 

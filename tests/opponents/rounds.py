@@ -5,6 +5,7 @@ A side is a group of processes that reads lines and answers them (tests/opponent
 are started once and wait while another one runs. A round asks every side for the seconds of a step, and then goes backwards;
 a ratio is of two figures of the same round."""
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -30,18 +31,46 @@ def say(*words):
     print(*words, file=sys.stderr, flush=True)
 
 
+class Loopback:
+    """Where the ranks of a side run: on this machine, each on its core, over loopback. (The other place is emulated.Network.)"""
+    has_mpi, refused = True, ""
+
+    def __init__(self, ranks=RANKS):
+        self.ranks = ranks
+
+    def commands(self, command):
+        """A rank a core, so that two of them share one only where there are too few (mpirun --bind-to core does the same)."""
+        cores = sorted(os.sched_getaffinity(0))
+        return [["taskset", "-c", cores[r % len(cores)], *command] for r in range(self.ranks)]
+
+    def piper_environments(self):
+        """What `piper launch` sets."""
+        common = {"PIPER_NUM_PROCESSES": self.ranks, "PIPER_MASTER_ADDRESS": "127.0.0.1", "PIPER_MASTER_PORT": free_port(), "PIPER_SECRET": secrets.token_hex(16)}
+        return [{**common, "PIPER_PROCESS": r} for r in range(self.ranks)]
+
+    def torch_environments(self):
+        """What torchrun sets, and gloo's interface."""
+        common = {"WORLD_SIZE": self.ranks, "LOCAL_WORLD_SIZE": self.ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo"}
+        return [{**common, "RANK": r, "LOCAL_RANK": r} for r in range(self.ranks)]
+
+    def counting(self, _name, _count):
+        """What the network carries while a side plays so many steps: loopback does not say."""
+        return contextlib.nullcontext()
+
+
 class Side:
-    def __init__(self, name, commands, environments):
-        self.name = name
+    def __init__(self, name, commands, environments, place=Loopback()):
+        self.name, self.place = name, place
         self.errors = tempfile.TemporaryFile("w+")
         self.processes = [subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True,
                                            env={**os.environ, **ONE_THREAD, **environment}) for command, environment in zip(commands, environments)]
 
     def ask(self, *words):
-        for process in self.processes:
-            process.stdin.write(" ".join(map(str, words)) + "\n")
-            process.stdin.flush()
-        answer = self.processes[0].stdout.readline().strip()
+        with contextlib.suppress(BrokenPipeError):  # a process has ended, and its answer will be missing
+            for process in self.processes:
+                process.stdin.write(" ".join(map(str, words)) + "\n")
+                process.stdin.flush()
+        answer = "" if any(process.poll() is not None for process in self.processes) else self.processes[0].stdout.readline().strip()
         if not answer:
             self.end()
             self.errors.seek(0)
@@ -49,11 +78,13 @@ class Side:
         return answer
 
     def seconds(self, what, rows, count):
-        return float(self.ask(what, rows, count))
+        with self.place.counting(self.name, count) if what == "steps" else contextlib.nullcontext():
+            return float(self.ask(what, rows, count))
 
     def end(self):
         for process in self.processes:
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         for process in self.processes:
             try:
                 process.wait(10)
@@ -67,38 +98,28 @@ def free_port():
         return free.getsockname()[1]
 
 
-def each_on_its_core(command, ranks):
-    """A rank a core, so that two of them share one only where there are too few (mpirun --bind-to core does the same)."""
-    cores = sorted(os.sched_getaffinity(0))
-    return [["taskset", "-c", cores[r % len(cores)], *command] for r in range(ranks)]
-
-
 def texts(variables):
     return {key: str(value) for key, value in variables.items()}
 
 
 class Piper(Side):
-    def __init__(self, program, over, *arguments, name="", ranks=RANKS):
-        super().__init__(f"piper, {over}{name}", *self.start_of(over, [program, *arguments, "--serve"], ranks=ranks))
+    def __init__(self, program, over, *arguments, name="", place=Loopback()):
+        super().__init__(f"piper, {over}{name}", *self.start_of(over, [program, *arguments, "--serve"], place=place), place)
 
     @staticmethod
-    def start_of(over, command, environment={}, ranks=RANKS):
+    def start_of(over, command, environment={}, place=Loopback()):
         """Commands and environments of its processes."""
         if over == "Open MPI":
-            bind = "core" if ranks <= len(os.sched_getaffinity(0)) else "core:overload-allowed"
-            return [["mpirun.openmpi", "--oversubscribe", "--bind-to", bind, "-n", ranks, *command]], [{**OPEN_MPI, **environment}]
-        # what `piper launch` sets
-        common = {"PIPER_NUM_PROCESSES": ranks, "PIPER_MASTER_ADDRESS": "127.0.0.1", "PIPER_MASTER_PORT": free_port(), "PIPER_SECRET": secrets.token_hex(16)}
-        return each_on_its_core(command, ranks), [texts({**common, **environment, "PIPER_PROCESS": r}) for r in range(ranks)]
+            bind = "core" if place.ranks <= len(os.sched_getaffinity(0)) else "core:overload-allowed"
+            return [["mpirun.openmpi", "--oversubscribe", "--bind-to", bind, "-n", place.ranks, *command]], [{**OPEN_MPI, **environment}]
+        return place.commands(command), [texts({**of_rank, **environment}) for of_rank in place.piper_environments()]
 
 
 class Opponent(Side):
-    def __init__(self, name, python, script, *arguments, environment={}, ranks=RANKS):
+    def __init__(self, name, python, script, *arguments, environment={}, place=Loopback()):
         self.started = python, script, *arguments
-        common = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "GLOO_SOCKET_IFNAME": "lo",
-                  "PYTHONPATH": OPPONENTS, **environment}
-        super().__init__(name, each_on_its_core([python, OPPONENTS / script, *arguments], ranks),
-                         [texts({**common, "RANK": r, "LOCAL_RANK": r}) for r in range(ranks)])
+        super().__init__(name, place.commands([python, OPPONENTS / script, *arguments]),
+                         [texts({**of_rank, "PYTHONPATH": OPPONENTS, **environment}) for of_rank in place.torch_environments()], place)
 
 
 class NoOpponent(SystemExit):
@@ -137,8 +158,8 @@ def wires(program):
     return over
 
 
-def piper_sides(program, *arguments, name="", ranks=RANKS):
-    return [Piper(program, one, *arguments, name=name, ranks=ranks) for one in wires(program)]
+def piper_sides(program, *arguments, name="", place=Loopback()):
+    return [Piper(program, one, *arguments, name=name, place=place) for one in (wires(program) if place.has_mpi else ["TCP"])]
 
 
 def summary(values):
@@ -183,16 +204,17 @@ def measure(sides, rows, options):
     return times, limits
 
 
-def compare(sides, rows, options, every_piper=False):
+def compare(sides, rows, options, every_piper=False, choose=None):
+    """The side of Piper that counts is the one that `choose` names, once all agree; without it the first."""
     with tempfile.TemporaryDirectory() as folder:
         errors = agree(sides, rows, folder, every_piper)
+    first = choose() if choose else next(side.name for side in sides if isinstance(side, Piper))
     times, limits = measure(sides, rows, options)
-    first = next(side.name for side in sides if isinstance(side, Piper))
     opponents = [name for name in times if name in errors]
     if not opponents:
         raise NoOpponent("no opponent has started")
     best = min(opponents, key=lambda name: statistics.median(times[name]))
-    return {"rows": rows, "best_opponent": best,
+    return {"rows": rows, "best_opponent": best, "piper": first,
             "limit_seconds": summary(limits),
             "sides": {name: {"seconds": summary(of_side),
                              "over_limit": summary([t / l for t, l in zip(of_side, limits)]),
@@ -222,7 +244,7 @@ def parser(description):
     return made
 
 
-def report(results, titles, aim, options):
+def report(results, titles, aim, options, table=print_table):
     """Prints; true when the aim is reached and every opponent found what Piper found."""
     fast = True
     for title, result in zip(titles, results):
@@ -231,8 +253,8 @@ def report(results, titles, aim, options):
         fast = fast and reached
         result.update(aim=aim, aim_reached=reached)
         if options.json != "-":
-            print_table(title, result)
-            print(f"  the fastest of the others, {result['best_opponent']}, over piper: {spread(ratio)}; aim {aim}{'' if reached else ': MISSED'}")
+            table(title, result)
+            print(f"  the fastest of the others, {result['best_opponent']}, over {result['piper']}: {spread(ratio)}; aim {aim}{'' if reached else ': MISSED'}")
     if options.json == "-":
         print(json.dumps(results, indent=2))
     elif options.json:
