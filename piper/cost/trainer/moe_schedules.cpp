@@ -306,8 +306,14 @@ class MoePricer {
                                       .sum = w.sum.moves,
                                       .back = w.back.moves,
                                       .out = w.out.moves,
+                                      .there_of_chunk = groups,
+                                      .back_of_chunk = groups,
                                       .experts = pass->experts,
                                       .is_one_link = is_one_link});
+      if (groups.empty()) continue;
+      // Every further group adds its copies to all tokens.
+      pass->copy = rates_.pass_seconds(2 * real(num_chunks - 1) * token_bytes_);
+      pass->total += pass->copy;
     }
     return price;
   }
