@@ -9,7 +9,7 @@
 #include <piper/cluster/cluster.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/paper/piper.h>
-#include <piper/cost/shard.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/report/table.h>
 
 #include <algorithm>

@@ -15,7 +15,7 @@ constexpr int64_t kRound = 2;  // behind those of a reduce-scatter
 }  // namespace
 
 void write_all_gather_hierarchical(Reduction& reduction, const Units& nodes) {
-  StepWriter& steps = reduction.steps;
+  StepBuilder& steps = reduction.steps;
   const int64_t member = steps.member();
   const auto receive = [&](int64_t from, int64_t owner) {
     steps.set_round(owner == from ? kRound : kRound + 1);

@@ -4,7 +4,7 @@
 namespace piper::collective {
 
 void write_all_gather_ring(Reduction& reduction) {
-  StepWriter& steps = reduction.steps;
+  StepBuilder& steps = reduction.steps;
   const int64_t n = reduction.num_members(), member = steps.member();
   After here = reduction.ready;
   for (int64_t round = 1; round < n; ++round) {

@@ -1,6 +1,6 @@
 #include <piper/collective/all_to_all_bruck.h>
 #include <piper/collective/row_runs.h>
-#include <piper/collective/step_writer.h>
+#include <piper/collective/step_builder.h>
 
 #include <algorithm>
 
@@ -93,7 +93,7 @@ class Writer {
 
   int64_t member_, n_;
   const CountOf& count_;
-  StepWriter steps_;
+  StepBuilder steps_;
   std::vector<Place> places_;  // by distance: where the row lies that is here now
   int64_t staged_ = 0;
   Block staging_;

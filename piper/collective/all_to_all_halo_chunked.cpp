@@ -1,7 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/collective/all_to_all_halo_chunked.h>
 #include <piper/collective/all_to_all_node_aware.h>
-#include <piper/collective/step_writer.h>
+#include <piper/collective/step_builder.h>
 
 #include <algorithm>
 #include <limits>
@@ -202,7 +202,7 @@ class Writer {
   HaloChunks options_;
   Units units_;
   Cutter cutter_;
-  StepWriter steps_;
+  StepBuilder steps_;
   std::vector<uint32_t> part_;  // by place in the unit: the last one handed on
   std::vector<int32_t> taken_in_;
   std::vector<Arrived> arrived_;

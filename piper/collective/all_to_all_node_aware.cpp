@@ -1,6 +1,6 @@
 #include <piper/collective/all_to_all_node_aware.h>
 #include <piper/collective/halo.h>
-#include <piper/collective/step_writer.h>
+#include <piper/collective/step_builder.h>
 
 namespace piper::collective {
 namespace {
@@ -34,7 +34,7 @@ std::vector<int32_t> node_aware_sources(int64_t member, const Units& nodes) {
 
 MemberSteps all_to_all_node_aware(int64_t member, const Topology& topology, const CountOf& count) {
   const Units nodes(topology, 0);
-  StepWriter writer(member, num_members(topology), count);
+  StepBuilder writer(member, num_members(topology), count);
   for (const int32_t from : node_aware_sources(member, nodes)) writer.receive_row(from);
   for (const int32_t to : node_aware_targets(member, nodes)) writer.send_row(to);
   writer.copy_own_row();

@@ -1,11 +1,11 @@
 #include <piper/collective/all_to_all_pairwise.h>
-#include <piper/collective/step_writer.h>
+#include <piper/collective/step_builder.h>
 
 namespace piper::collective {
 
 MemberSteps all_to_all_pairwise(int64_t member, const Topology& topology, const CountOf& count) {
   const int64_t n = num_members(topology);
-  StepWriter writer(member, n, count);
+  StepBuilder writer(member, n, count);
   writer.copy_own_row();
   After before;  // the round before
   for (int64_t round = 1; round < n; ++round) {

@@ -1,7 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/collective/all_to_all_node_aware.h>
 #include <piper/collective/all_to_all_windowed.h>
-#include <piper/collective/step_writer.h>
+#include <piper/collective/step_builder.h>
 
 #include <algorithm>
 
@@ -36,7 +36,7 @@ MemberSteps all_to_all_windowed(int64_t member, const Topology& topology, const 
                                 int64_t window) {
   PIPER_CHECK(window >= 1, "window " + std::to_string(window));
   const Units nodes(topology, 0);
-  StepWriter writer(member, num_members(topology), count);
+  StepBuilder writer(member, num_members(topology), count);
   const Positions position(nodes);
   for (const int32_t from : node_aware_sources(member, nodes)) {
     writer.set_round(position(from, member) / window);

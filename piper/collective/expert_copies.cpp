@@ -1,6 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/collective/expert_copies.h>
-#include <piper/collective/step_writer.h>
+#include <piper/collective/step_builder.h>
 
 #include <algorithm>
 #include <array>
@@ -30,7 +30,7 @@ Arrivals arrivals(int64_t member, std::span<const CopiedBlock> blocks) {
 
 MemberSteps spread_copies(int64_t member, const CopiedBuffers& buffers,
                           std::span<const CopiedBlock> blocks) {
-  StepWriter steps(member, buffers.homes, buffers.copies);
+  StepBuilder steps(member, buffers.homes, buffers.copies);
   for (size_t i = 0; i < blocks.size(); ++i) {
     const CopiedBlock& block = blocks[i];
     check(block);
@@ -46,7 +46,7 @@ MemberSteps spread_copies(int64_t member, const CopiedBuffers& buffers,
 
 MemberSteps collect_copies(int64_t member, const CopiedBuffers& buffers,
                            std::span<const CopiedBlock> blocks) {
-  StepWriter steps(member, buffers.copies, buffers.homes);
+  StepBuilder steps(member, buffers.copies, buffers.homes);
   const Arrivals coming = arrivals(member, blocks);
   std::array<Block, 2> slots{};
   for (int64_t i = 0; i < std::min<int64_t>(coming.num, std::ssize(slots)); ++i)

@@ -1,6 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/collective/halo_dedup_combine.h>
-#include <piper/collective/step_writer.h>
+#include <piper/collective/step_builder.h>
 
 namespace piper::collective {
 namespace {
@@ -9,7 +9,7 @@ namespace {
 // of calls.
 class RowSum {
  public:
-  RowSum(StepWriter& steps, const Block& sum, int64_t num_rows)
+  RowSum(StepBuilder& steps, const Block& sum, int64_t num_rows)
       : steps_(steps), sum_(sum), is_begun_(num_rows, false) {}
 
   // Row i of source belongs to row rows[i] of the sum. Rows of two calls since `close` are not the
@@ -39,7 +39,7 @@ class RowSum {
   int32_t last() const { return before_; }  // after close
 
  private:
-  StepWriter& steps_;
+  StepBuilder& steps_;
   Block sum_;
   std::vector<bool> is_begun_;
   std::vector<int32_t> begun_;  // since the last close
@@ -160,7 +160,7 @@ class Writer {
   Dedup dedup_;
   Units units_;
   std::vector<int64_t> begins_;
-  StepWriter steps_;
+  StepBuilder steps_;
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/collective/halo_dedup_dispatch.h>
-#include <piper/collective/step_writer.h>
+#include <piper/collective/step_builder.h>
 
 namespace piper::collective {
 namespace {
@@ -150,7 +150,7 @@ class Writer {
   Dedup dedup_;
   Units units_;
   std::vector<int64_t> begins_;
-  StepWriter steps_;
+  StepBuilder steps_;
 };
 
 }  // namespace

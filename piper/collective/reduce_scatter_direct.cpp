@@ -22,7 +22,7 @@ std::vector<Block> pieces_of(const Block& share, int64_t piece) {
 MemberSteps scatter(Reduction reduction, int64_t piece) {
   PIPER_CHECK(piece >= 1);
   const int64_t n = reduction.num_members(), member = reduction.steps.member();
-  StepWriter& steps = reduction.steps;
+  StepBuilder& steps = reduction.steps;
   // Everything that leaves is posted at once: an owner then never waits for a member that computes.
   for (int64_t distance = 1; distance < n; ++distance) {
     const int64_t owner = (member + distance) % n;

@@ -44,7 +44,7 @@ void send_inside(Reduction& reduction, const Units& nodes) {
 
 // Stage 1: adds the node's values of one run; the step after which they are its sum.
 int32_t add_node(Reduction& reduction, const Units& nodes, const Carried& run, uint32_t part) {
-  StepWriter& steps = reduction.steps;
+  StepBuilder& steps = reduction.steps;
   const std::span<const int32_t> node = nodes.members(nodes.unit(steps.member()));
   std::vector<SumTerm> terms(node.size());
   for (size_t i = 0; i < node.size(); ++i) {
@@ -57,7 +57,7 @@ int32_t add_node(Reduction& reduction, const Units& nodes, const Carried& run, u
 
 // Stage 2: adds the nodes' sums of the own share, whose own node's sum is there after `step`.
 void add_nodes(Reduction& reduction, const Units& nodes, int32_t step) {
-  StepWriter& steps = reduction.steps;
+  StepBuilder& steps = reduction.steps;
   const int32_t own_node = nodes.unit(steps.member());
   std::vector<SumTerm> terms(nodes.num_units());
   for (int64_t node = 0; node < nodes.num_units(); ++node) {

@@ -8,7 +8,7 @@ namespace piper::collective {
 
 // Round r: the share that is r below the member's own goes on; what arrives is the one below that.
 void write_reduce_scatter_ring(Reduction& reduction) {
-  StepWriter& steps = reduction.steps;
+  StepBuilder& steps = reduction.steps;
   const int64_t n = reduction.num_members(), member = steps.member();
   int64_t largest = 0;
   for (const Block& share : reduction.shares) largest = std::max(largest, share.count);

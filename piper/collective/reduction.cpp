@@ -30,7 +30,7 @@ int64_t sum_of(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-int32_t add_in_order(StepWriter& steps, const std::vector<SumTerm>& terms, size_t own) {
+int32_t add_in_order(StepBuilder& steps, const std::vector<SumTerm>& terms, size_t own) {
   int32_t last = -1;
   const auto add = [&](const SumTerm& source, const SumTerm& target) {
     After after;

@@ -8,7 +8,7 @@
 #pragma once
 
 #include <piper/collective/all_reduce_direct.h>
-#include <piper/collective/step_writer.h>
+#include <piper/collective/step_builder.h>
 
 #include <cstdint>
 #include <span>
@@ -22,7 +22,7 @@ struct Reduction {
   int64_t num_members() const { return static_cast<int64_t>(shares.size()); }
   const Block& own() const { return shares[steps.member()]; }
 
-  StepWriter steps;
+  StepBuilder steps;
   std::vector<Block> shares;  // by member
   std::vector<After> free;    // by share: when its place may be written by an all-gather
   After ready;                // when the own share is what it shall be
@@ -48,6 +48,6 @@ struct SumTerm {
 // ((term 0 + term 1) + term 2) + ..., left where the own term lies, without a copy: terms before it
 // are added up in the place of the first, which may be written. The step after which it stands
 // there; -1 for an empty sum or a single term.
-int32_t add_in_order(StepWriter& steps, const std::vector<SumTerm>& terms, size_t own);
+int32_t add_in_order(StepBuilder& steps, const std::vector<SumTerm>& terms, size_t own);
 
 }  // namespace piper::collective

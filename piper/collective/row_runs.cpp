@@ -35,7 +35,7 @@ void OutputCopies::add(const Place& place, const Block& output) {
   add_once(from_.back().after, place.step);
 }
 
-void OutputCopies::write(StepWriter& steps) const {
+void OutputCopies::write(StepBuilder& steps) const {
   for (size_t i = 0; i < from_.size(); ++i) steps.copy(from_[i].block, to_[i], from_[i].after);
 }
 

@@ -1,7 +1,7 @@
 // Rows that lie next to each other, moved together: what packing and unpacking share.
 #pragma once
 
-#include <piper/collective/step_writer.h>
+#include <piper/collective/step_builder.h>
 
 #include <cstdint>
 #include <vector>
@@ -32,7 +32,7 @@ class OutputCopies {
  public:
   // In the order of the output. Nothing is done for a row that is there already.
   void add(const Place& place, const Block& output);
-  void write(StepWriter& steps) const;
+  void write(StepBuilder& steps) const;
 
  private:
   std::vector<Run> from_;

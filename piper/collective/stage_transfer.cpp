@@ -1,7 +1,7 @@
 #include <fmt/core.h>
 #include <piper/base/error.h>
 #include <piper/collective/stage_transfer.h>
-#include <piper/collective/step_writer.h>
+#include <piper/collective/step_builder.h>
 
 #include <algorithm>
 
@@ -123,7 +123,7 @@ class Writer {
   int64_t member_;
   Nics nics_;
   std::span<const Transfer> transfers_;
-  StepWriter steps_;
+  StepBuilder steps_;
   int64_t sent_ = 0, received_ = 0;  // of earlier transfers, in input and output
 };
 

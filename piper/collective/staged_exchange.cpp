@@ -134,7 +134,7 @@ class Writer {
 
   int64_t member_, n_;
   const CountOf& count_;
-  StepWriter steps_;
+  StepBuilder steps_;
   std::unordered_map<int64_t, Place> places_;  // of rows that are not where they were at the start
   std::vector<std::pair<int64_t, Place>> arrived_;  // in the stage being written
   std::vector<int32_t> of_stage_;                   // messages of it

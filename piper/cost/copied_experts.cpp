@@ -1,6 +1,6 @@
 #include <piper/cost/copied_experts.h>
 #include <piper/cost/exchange_time.h>
-#include <piper/cost/shard.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/schedule/expert_copies.h>
 #include <piper/schedule/migration.h>
 

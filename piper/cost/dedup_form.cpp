@@ -62,7 +62,7 @@ class Dedup {
   double one_piece() const {
     return s_.levels.size() == 1
                ? 0
-               : into_node_ / pieces_ * s_.levels[1].seconds_per_byte / s_.members_of_card;
+               : into_node_ / pieces_ * s_.levels[1].seconds_per_byte / s_.members_of_nic;
   }
   double ports() const {
     return start() + std::max(beyond() + far_latency(), within() + near_latency());
@@ -117,7 +117,7 @@ class Dedup {
     for (size_t l = 1; l < s_.levels.size(); ++l)
       longest =
           std::max(longest, (n_ - s_.levels[l - 1].members) * weights_ *
-                                s_.levels[l].seconds_per_byte * hottest_of(s_.members_of_card));
+                                s_.levels[l].seconds_per_byte * hottest_of(s_.members_of_nic));
     return std::max((n_ - 1) * start(), longest);
   }
 

@@ -152,7 +152,7 @@ class Closed {
   // members that take in together what is for any of them.
   double across(size_t l, double shared_by) const {
     const double below = level(l - 1).members;
-    const double by = std::max(shared_by, l == 1 ? s_.members_of_card : below);
+    const double by = std::max(shared_by, l == 1 ? s_.members_of_nic : below);
     return (n_ - below) * d_ * level(l).seconds_per_byte * hottest_of(by);
   }
   double across_from(size_t first, double shared_by) const {
@@ -164,7 +164,7 @@ class Closed {
   // One message alone, on a whole NIC.
   double alone(double bytes) const {
     return s_.levels.size() == 1 ? inside(bytes)
-                                 : bytes * level(1).seconds_per_byte / s_.members_of_card;
+                                 : bytes * level(1).seconds_per_byte / s_.members_of_nic;
   }
 
   // The far ones first.
@@ -178,7 +178,7 @@ class Closed {
   // All reach the last NIC last: what is for it comes in when everything else has gone out.
   double naive() const {
     const bool one_node = s_.levels.size() == 1;
-    const double last = one_node ? 1 : s_.members_of_card;
+    const double last = one_node ? 1 : s_.members_of_nic;
     const double out =
         one_node ? inside((n_ - 2) * d_) : (n_ - r_ - last) * d_ * level(1).seconds_per_byte;
     // As if nobody were hot: who is, and when its turn comes, is not known here.
@@ -193,7 +193,7 @@ class Closed {
     const double near = std::min(distance, n_ - distance);
     double latency = near_latency(), own = inside(bytes), shared = near < r_ ? own : 0;
     for (size_t l = 1; l < s_.levels.size(); ++l) {
-      const double below = level(l - 1).members, sharing = l == 1 ? s_.members_of_card : below;
+      const double below = level(l - 1).members, sharing = l == 1 ? s_.members_of_nic : below;
       const double crossing = std::min(1.0, near / below);
       const double all = bytes * level(l).seconds_per_byte;
       latency += (level(l).latency_seconds - level(l - 1).latency_seconds) * crossing;
@@ -252,7 +252,7 @@ class Closed {
     const double copied = m_ > 1 ? s_.local_seconds + touched(row) : 0;
     double seconds = 0;
     if (r_ > 1) seconds += copied + start_ + inside((r_ - 1) * row) + near_latency();
-    double busy = row * r_ * level(1).seconds_per_byte / s_.members_of_card * hot_node;
+    double busy = row * r_ * level(1).seconds_per_byte / s_.members_of_nic * hot_node;
     for (size_t l = 2; l < s_.levels.size(); ++l) busy = std::max(busy, across(l, 1));
     seconds += packed(m_, r_ * r_ * d_, busy) + far_latency();
     if (r_ > 1) seconds += handed_out(row, 1) + near_latency();
@@ -288,7 +288,7 @@ class Closed {
     if (unit > 0) {  // inside the group, too, most rows go through the NIC
       inner_latency = level(1).latency_seconds;
       const double card = units * u + (units + 1) * (u - r_);
-      busy = std::max(busy, card * d_ * level(1).seconds_per_byte * hottest_of(s_.members_of_card));
+      busy = std::max(busy, card * d_ * level(1).seconds_per_byte * hottest_of(s_.members_of_nic));
     }
     const double inner_busy = inside((r_ - 1) * (units + 1) * d_ * hot_);
     const double first_there =
@@ -364,7 +364,7 @@ ExchangeSite::ExchangeSite(const cluster::Cluster& cluster, const Group& group)
                       .latency_seconds = cluster.levels[l].link.latency_seconds - startup_seconds,
                       .seconds_per_byte = rate});
   }
-  if (cluster.levels.size() > 1) members_of_card = members_in(devices_of_port(cluster, 1), group);
+  if (cluster.levels.size() > 1) members_of_nic = members_in(devices_of_port(cluster, 1), group);
 }
 
 DedupRatios Routed::on(const ExchangeSite& site) const {

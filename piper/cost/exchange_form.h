@@ -62,7 +62,7 @@ struct ExchangeSite {
         0;  // of what one member sends out of the level below (level 0: inside the node)
   };
   std::vector<Level> levels;  // nodes, then what tells members apart; the last one holds all
-  double members_of_card = 1;
+  double members_of_nic = 1;
   double startup_seconds = 0, local_seconds = 0, memory_seconds_per_byte = 0;
 
   ExchangeSite(const cluster::Cluster& cluster, const Group& group);

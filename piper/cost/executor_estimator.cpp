@@ -7,9 +7,9 @@
 #include <piper/cost/host_link.h>
 #include <piper/cost/outside_measured.h>
 #include <piper/cost/pipeline_player.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/sent_bytes.h>
-#include <piper/cost/shard.h>
 #include <piper/cost/walked_memory.h>
 #include <piper/schedule/rank_chunks.h>
 #include <piper/strategy/rank_layout.h>
@@ -106,7 +106,7 @@ void ExecutorEstimator::for_each_buffer(const Strategy& s, int64_t index, int64_
   const Axis whole = strategy::axis_of_whole(s);
   const auto add_layers = [&](int64_t from, int64_t until) {
     for (int64_t layer = from; layer < until; ++layer) {
-      const Shard held = parameters(s, static_cast<int32_t>(layer));
+      const RankParameters held = parameters(s, static_cast<int32_t>(layer));
       f(whole, held.dense);
       if (held.parts > 0) f(Axis::kData, held.parts);
       f(Axis::kExpertData, held.experts);
@@ -121,7 +121,7 @@ void ExecutorEstimator::for_each_buffer(const Strategy& s, int64_t index, int64_
   if (!model_.tied_embeddings) f(whole, table);
 }
 
-Shard ExecutorEstimator::parameters(const Strategy& s, int32_t layer) const {
+RankParameters ExecutorEstimator::parameters(const Strategy& s, int32_t layer) const {
   const TypeParameters& p = type_parameters_[costs_.type_of(layer)];
   const int64_t parts = part_parameters(model_, layer, s);
   return {.dense = p.dense - s.mesh.tp * parts,
@@ -129,8 +129,9 @@ Shard ExecutorEstimator::parameters(const Strategy& s, int32_t layer) const {
           .experts = p.experts / s.mesh.ranks_per_expert_set()};
 }
 
-Shard ExecutorEstimator::parameters(const Strategy& s, int64_t index, int64_t first_layer) const {
-  Shard held;
+RankParameters ExecutorEstimator::parameters(const Strategy& s, int64_t index,
+                                             int64_t first_layer) const {
+  RankParameters held;
   for_each_buffer(s, index, first_layer, [&](Axis axis, int64_t parameters) {
     (axis == Axis::kExpertData            ? held.experts
      : axis == strategy::axis_of_whole(s) ? held.dense
@@ -212,7 +213,7 @@ std::vector<BackwardTurn> ExecutorEstimator::backward_turns(const Strategy& s, i
   };
   const bool sums_ends = model_.shares_embedding() && strategy::ends_apart(s);
   // What a rank holds whole, and its parts of what it shares with others.
-  const auto dense = [&](const Shard& held) {
+  const auto dense = [&](const RankParameters& held) {
     CommTime moves = moved(strategy::axis_of_whole(s), held.dense);
     if (held.parts > 0 && s.mesh.num_replicas() > 1) {
       const CommTime more = moved(Axis::kData, held.parts);
@@ -232,7 +233,7 @@ std::vector<BackwardTurn> ExecutorEstimator::backward_turns(const Strategy& s, i
     if (type != known_type) {
       const LayerCost& cost = costs_.layer(type, s);
       const RecomputeCost& again = cost.with(recompute_of(s, index));
-      const Shard held = parameters(s, layer);
+      const RankParameters held = parameters(s, layer);
       known = {.compute = cost.backward + again.compute,
                .exchange = {.latency = again.exchange * (1 - cost.moving_part),
                             .transfer = again.exchange * cost.moving_part},
@@ -316,7 +317,7 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
         cluster_, {.first = 0, .stride = layout.rank(s.mesh.pp - 1, 0).value, .size = 2},
         static_cast<double>(state_bytes(precision_).gradient) *
             static_cast<double>(tied_parameters_));
-  const Shard held = parameters(s, index, first_layer);
+  const RankParameters held = parameters(s, index, first_layer);
   stage.norm = held.of_norm(s.mesh) * norm_per_parameter_;
   stage.optimizer =
       static_cast<double>(optimized(s, index, first_layer)) * optimizer_per_parameter_;
@@ -339,7 +340,7 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
   const auto forward_of_layer = [&](int64_t i) {
     const size_t type = costs_.type_of(static_cast<int32_t>(i));
     const LayerCost& cost = costs_.layer(type, s);
-    const Shard held = parameters(s, static_cast<int32_t>(i));
+    const RankParameters held = parameters(s, static_cast<int32_t>(i));
     forward(gather(whole, held.dense) + gather(Axis::kData, held.parts) +
                 gather(Axis::kExpertData, held.experts) +
                 copied_seconds(s, index, static_cast<int32_t>(i), false),
@@ -427,7 +428,7 @@ void ExecutorEstimator::price_gathered(const Strategy& s, int64_t index, int64_t
                              const HeadCost& behind) {
     const LayerCost& cost = costs_.layer(costs_.type_of(layer), s);
     const RecomputeCost& again = cost.with(recompute_of(s, index));
-    const Shard held = parameters(s, layer);
+    const RankParameters held = parameters(s, layer);
     const double seconds = gather(whole, held.dense) + gather(Axis::kData, held.parts) +
                            gather(Axis::kExpertData, held.experts);
     forward.push_back({seconds + embedding, cost.forward + cost.exchange_forward + behind.forward});
@@ -522,7 +523,7 @@ ExecutorEstimator::Stage& ExecutorEstimator::Stage::operator+=(const Stage& next
   return *this;
 }
 
-// As schedule/states.cpp orders them: two layers' states are on the device, and copies follow each
+// As schedule/state_tasks.cpp orders them: two layers' states are on the device, and copies follow each
 // other.
 double ExecutorEstimator::update_from_host(const Strategy& s, int64_t pp_rank,
                                            double statistics) const {

@@ -26,7 +26,7 @@
 #include <piper/cost/layer_cost.h>
 #include <piper/cost/memory.h>
 #include <piper/cost/pipeline_player.h>
-#include <piper/cost/shard.h>
+#include <piper/cost/rank_parameters.h>
 
 #include <cstdint>
 #include <limits>
@@ -145,8 +145,9 @@ class ExecutorEstimator : public Estimator {
   template <class F>
   void for_each_buffer(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
                        F f) const;
-  Shard parameters(const strategy::Strategy& strategy, int32_t layer) const;  // of one
-  Shard parameters(const strategy::Strategy& strategy, int64_t index, int64_t first_layer) const;
+  RankParameters parameters(const strategy::Strategy& strategy, int32_t layer) const;  // of one
+  RankParameters parameters(const strategy::Strategy& strategy, int64_t index,
+                            int64_t first_layer) const;
   // Of a layer's copies of experts; 0 without any.
   double copied_seconds(const strategy::Strategy& strategy, int64_t index, int32_t layer,
                         bool homeward) const;

@@ -2,8 +2,8 @@
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/expert_price.h>
 #include <piper/cost/layer_cost.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
-#include <piper/cost/shard.h>
 #include <piper/strategy/rank_layout.h>
 
 #include <algorithm>

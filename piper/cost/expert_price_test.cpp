@@ -4,7 +4,7 @@
 #include <piper/cost/expert_price.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/load_distribution.h>
-#include <piper/cost/shard.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/schedule/migration.h>
 
 using namespace piper;

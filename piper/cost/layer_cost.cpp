@@ -1,8 +1,8 @@
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/gradient_reduction_overlap.h>
 #include <piper/cost/layer_cost.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
-#include <piper/cost/shard.h>
 #include <piper/schedule/layer_kind.h>
 #include <piper/strategy/token_chunk.h>
 

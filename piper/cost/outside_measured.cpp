@@ -1,7 +1,7 @@
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/outside_measured.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
-#include <piper/cost/shard.h>
 #include <piper/schedule/rank_chunks.h>
 
 #include <memory>
@@ -27,10 +27,10 @@ std::vector<cluster::Outside> outside_measured(const model::Model& model,
     }
     estimator->exact(strategy);
     for (int64_t pp_rank = 0; pp_rank < strategy.mesh.pp; ++pp_rank) {
-      Shard held;
+      RankParameters held;
       int64_t optimized = 0;
       for (const schedule::RankChunk& chunk : schedule::chunks_of(strategy, pp_rank)) {
-        const Shard more = shard_of(model, strategy, chunk.stage);
+        const RankParameters more = rank_parameters(model, strategy, chunk.stage);
         held.dense += more.dense;
         held.experts += more.experts;
         optimized += optimized_parameters(model, strategy, chunk.stage, 0);

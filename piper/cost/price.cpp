@@ -9,9 +9,9 @@
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/host_link.h>
 #include <piper/cost/prices.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/sent_bytes.h>
-#include <piper/cost/shard.h>
 #include <piper/schedule/expert_copies.h>
 #include <piper/schedule/rank_chunks.h>
 #include <piper/strategy/rank_layout.h>
@@ -48,9 +48,9 @@ class StepPricer {
         ports_(cluster, participants(step.graph)) {
     shards_.resize(static_cast<size_t>(strategy.mesh.pp));
     for (int64_t stage = 0; stage < strategy.mesh.num_virtual_stages(); ++stage) {
-      Shard& here = shards_[static_cast<size_t>(
+      RankParameters& here = shards_[static_cast<size_t>(
           schedule::rank_of_stage(strategy.schedule, strategy.mesh.pp, stage))];
-      const Shard more = shard_of(model, strategy, stage);
+      const RankParameters more = rank_parameters(model, strategy, stage);
       here.dense += more.dense;
       here.parts += more.parts;
       here.experts += more.experts;
@@ -120,7 +120,9 @@ class StepPricer {
            static_cast<uint64_t>(task.segment.value + 1);
   }
 
-  const Shard& shard(Rank rank) const { return shards_[static_cast<size_t>(layout_.stage(rank))]; }
+  const RankParameters& shard(Rank rank) const {
+    return shards_[static_cast<size_t>(layout_.stage(rank))];
+  }
   // Ranks with the same rows have the same prices: with a balanced load all of them, with one
   // distribution those of an ep index, and where all rows are known none in any other micro-batch.
   int64_t place_of(Rank rank, int32_t micro_batch) const {
@@ -391,7 +393,7 @@ class StepPricer {
 
   TaskPrice update(const Task& task) const {
     const SegmentKind kind = step_.segment(task).kind;
-    const Shard& held = shard(task.rank);
+    const RankParameters& held = shard(task.rank);
     if (is_of_expert(task))
       return {update_seconds(kind, static_cast<double>(moved_parameters(task)), cluster_,
                              strategy_.precision)};
@@ -577,8 +579,8 @@ class StepPricer {
   const strategy::RankLayout layout_;
   const cluster::Cluster& cluster_;
   ExpertRows rows_;
-  std::vector<Shard> shards_;       // by stage
-  std::vector<int64_t> optimized_;  // by stage: of its first member, which has the most
+  std::vector<RankParameters> shards_;  // by stage
+  std::vector<int64_t> optimized_;      // by stage: of its first member, which has the most
   Ports ports_;
   std::unordered_map<PriceKey, TaskPrice, PriceKey::Hash> known_;
   // Pattern and seconds, by what an operation is and the bytes of a message.

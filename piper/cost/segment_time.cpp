@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
-#include <piper/cost/shard.h>
 
 #include <algorithm>
 
@@ -30,7 +30,7 @@ double gemm_seconds(const Work& w, const cluster::Cluster& cluster, const cluste
 }
 
 double attention_seconds(const Work& w, const cluster::Compute& compute) {
-  const bool backward = w.operation == Operation::kAttentionBackward;
+  const bool backward = w.kind == WorkKind::kAttentionBackward;
   const cluster::Grid& grid = backward ? compute.attention_backward : compute.attention;
   if (!grid.empty()) return w.amount / grid.at({w.sequence, w.head_dim});
   return w.amount / flops_per_second(compute);
@@ -45,23 +45,23 @@ double streaming_seconds(double bytes, const cluster::Grid& grid, double fallbac
 
 double once(const Work& w, const cluster::Cluster& cluster, const cluster::Compute& compute,
             double element_bytes) {
-  switch (w.operation) {
-    case Operation::kGemm:
+  switch (w.kind) {
+    case WorkKind::kGemm:
       return gemm_seconds(w, cluster, compute, element_bytes);
-    case Operation::kAttention:
-    case Operation::kAttentionBackward:
+    case WorkKind::kAttention:
+    case WorkKind::kAttentionBackward:
       return attention_seconds(w, compute);
-    case Operation::kElementWise:
+    case WorkKind::kElementWise:
       return streaming_seconds(w.amount, cluster.element_wise, cluster.memory_bytes_per_second);
-    case Operation::kExponential: {
+    case WorkKind::kExponential: {
       const double rate = number(cluster, "exponential_elements_per_second");
       return rate > 0 ? w.amount / rate : 0;
     }
-    case Operation::kCopy:  // the curve is by payload; memory sees a read and a write
+    case WorkKind::kCopy:  // the curve is by payload; memory sees a read and a write
       return streaming_seconds(w.amount, cluster.copy, cluster.memory_bytes_per_second / 2);
-    case Operation::kFromMemory:
+    case WorkKind::kFromMemory:
       return cluster.memory_bytes_per_second > 0 ? w.amount / cluster.memory_bytes_per_second : 0;
-    case Operation::kOptimizer: {
+    case WorkKind::kOptimizer: {
       const double rate = number(cluster, "optimizer_bytes_per_second");
       if (rate > 0) return w.amount / rate;
       return streaming_seconds(w.amount, cluster.element_wise, cluster.memory_bytes_per_second);
@@ -72,18 +72,18 @@ double once(const Work& w, const cluster::Cluster& cluster, const cluster::Compu
 
 // A measured rate of a product contains the cost of starting it.
 bool start_is_measured(const Work& w, const cluster::Compute& compute) {
-  switch (w.operation) {
-    case Operation::kGemm:
+  switch (w.kind) {
+    case WorkKind::kGemm:
       return !compute.gemm.empty();
-    case Operation::kAttention:
+    case WorkKind::kAttention:
       return !compute.attention.empty();
-    case Operation::kAttentionBackward:
+    case WorkKind::kAttentionBackward:
       return !compute.attention_backward.empty();
-    case Operation::kElementWise:
-    case Operation::kExponential:
-    case Operation::kCopy:
-    case Operation::kOptimizer:
-    case Operation::kFromMemory:
+    case WorkKind::kElementWise:
+    case WorkKind::kExponential:
+    case WorkKind::kCopy:
+    case WorkKind::kOptimizer:
+    case WorkKind::kFromMemory:
       return false;
   }
   return false;

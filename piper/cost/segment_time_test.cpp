@@ -8,7 +8,7 @@ namespace piper::cost {
 namespace {
 
 Work gemm(double m, double n, double k) {
-  return {.operation = Operation::kGemm, .amount = 2 * m * n * k, .m = m, .n = n, .k = k};
+  return {.kind = WorkKind::kGemm, .amount = 2 * m * n * k, .m = m, .n = n, .k = k};
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ TEST_CASE("a measured curve decides where there is one, and contains the cost of
 
 TEST_CASE("element-wise work follows the curve by working set") {
   cluster::Cluster cluster = example::nodes();
-  const Work work{.operation = Operation::kElementWise, .amount = 1e6};
+  const Work work{.kind = WorkKind::kElementWise, .amount = 1e6};
   const cluster::Compute& compute = compute_of(cluster, strategy::Precision::kFp32);
   CHECK(work_seconds(work, cluster, compute, 4) == near(1e-5));
   cluster.element_wise = {{"bytes"}, {{1e3, 1e6, 1e9}}, {4e11, 2e11, 1e11}};

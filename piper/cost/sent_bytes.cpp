@@ -7,8 +7,8 @@
 #include <piper/collective/reductions.h>
 #include <piper/cost/copied_experts.h>
 #include <piper/cost/expert_rows.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/cost/sent_bytes.h>
-#include <piper/cost/shard.h>
 #include <piper/schedule/expert_copies.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/token_chunk.h>

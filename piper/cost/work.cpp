@@ -1,5 +1,5 @@
 #include <piper/base/error.h>
-#include <piper/cost/shard.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/cost/work.h>
 #include <piper/model/count.h>
 #include <piper/model/shared_layer.h>
@@ -36,12 +36,12 @@ class List {
   // `forward` and `backward` passes over `elements`, reading or writing each once.
   void pass(double elements, double forward, double backward) {
     const double bytes = elements * (backward_ ? backward : forward) * element_bytes_;
-    if (bytes > 0) add({.operation = Operation::kElementWise, .amount = bytes});
+    if (bytes > 0) add({.kind = WorkKind::kElementWise, .amount = bytes});
   }
   // What the weights' GEMMs read and no forward has kept.
   void again(double elements, double passes) {
     if (backward_ && wants_weights_ && elements > 0)
-      list_.push_back({.operation = Operation::kElementWise,
+      list_.push_back({.kind = WorkKind::kElementWise,
                        .amount = counted_ * elements * passes * element_bytes_});
   }
   // Rows that are brought together by expert, and back; the weights' part brings both of its
@@ -49,24 +49,23 @@ class List {
   void row_copies(double elements, double count) {
     const double each = backward_ && wants_input_ && wants_weights_ ? 3 : 2;
     if (elements > 0)
-      list_.push_back({.operation = Operation::kCopy,
+      list_.push_back({.kind = WorkKind::kCopy,
                        .amount = elements * element_bytes_,
                        .repetitions = each * count});
   }
   void exponential(double elements) {
-    if (elements > 0)
-      add({.operation = Operation::kExponential, .amount = elements, .launches = 0});
+    if (elements > 0) add({.kind = WorkKind::kExponential, .amount = elements, .launches = 0});
   }
   // Rows moved between places: payload once in, once out.
   void copy(double elements) {
-    if (elements > 0) add({.operation = Operation::kCopy, .amount = elements * element_bytes_});
+    if (elements > 0) add({.kind = WorkKind::kCopy, .amount = elements * element_bytes_});
   }
-  void launches(double count) { add({.operation = Operation::kElementWise, .launches = count}); }
+  void launches(double count) { add({.kind = WorkKind::kElementWise, .launches = count}); }
   void add(Work work) {
     if (wants_input_) list_.push_back(work);
   }
   void gemm(double m, double n, double k, double repetitions) {
-    list_.push_back({.operation = Operation::kGemm,
+    list_.push_back({.kind = WorkKind::kGemm,
                      .amount = 2 * m * n * k,
                      .m = m,
                      .n = n,
@@ -98,7 +97,7 @@ void scores(List& list, const model::Model& model, const model::Layer& layer, do
                          static_cast<double>(work.by.is_ring ? work.by.context : 1);
   if (forward <= 0) return;
   list.add(
-      {.operation = list.backward() ? Operation::kAttentionBackward : Operation::kAttention,
+      {.kind = list.backward() ? WorkKind::kAttentionBackward : WorkKind::kAttention,
        .amount = list.backward() ? 2 * forward : forward,
        .sequence = static_cast<double>(work.sequence / (work.by.is_ring ? work.by.context : 1)),
        .head_dim = head_dim});
@@ -485,15 +484,15 @@ std::vector<Work> update_work(schedule::SegmentKind kind, double num_parameters,
   const StateBytes bytes = state_bytes(precision);
   const auto gradient = static_cast<double>(bytes.gradient);
   if (kind == SegmentKind::kGradientNorm)
-    return {{.operation = Operation::kFromMemory, .amount = num_parameters * gradient}};
+    return {{.kind = WorkKind::kFromMemory, .amount = num_parameters * gradient}};
   // The share and its sum are read, the sum is written.
   if (kind == SegmentKind::kKeepGradients)
-    return {{.operation = Operation::kOptimizer, .amount = num_parameters * 3 * gradient}};
+    return {{.kind = WorkKind::kOptimizer, .amount = num_parameters * 3 * gradient}};
   // A copy of the state, read and written; a put rounds the weights besides.
   if (kind == SegmentKind::kTakeExpert || kind == SegmentKind::kPutExpert) {
     const bool rounds = kind == SegmentKind::kPutExpert && bytes.moved() == bytes.optimizer;
     const auto moved = static_cast<double>(bytes.moved());
-    return {{.operation = Operation::kOptimizer,
+    return {{.kind = WorkKind::kOptimizer,
              .amount = num_parameters *
                        (2 * moved + (rounds ? static_cast<double>(bytes.weight) : 0.0))}};
   }
@@ -505,7 +504,7 @@ std::vector<Work> update_work(schedule::SegmentKind kind, double num_parameters,
   const bool master = precision == strategy::Precision::kBf16;
   const double touched = gradient + 2 * static_cast<double>(bytes.optimizer) +
                          (master ? 1.0 : 2.0) * static_cast<double>(bytes.weight);
-  return {{.operation = Operation::kOptimizer, .amount = num_parameters * touched}};
+  return {{.kind = WorkKind::kOptimizer, .amount = num_parameters * touched}};
 }
 
 }  // namespace piper::cost

@@ -16,7 +16,7 @@
 
 namespace piper::cost {
 
-enum class Operation : uint8_t {
+enum class WorkKind : uint8_t {
   kGemm,               // m, n, k
   kAttention,          // flops; sequence, head_dim
   kAttentionBackward,  // flops; sequence, head_dim
@@ -28,7 +28,7 @@ enum class Operation : uint8_t {
 };
 
 struct Work {
-  Operation operation = Operation::kElementWise;
+  WorkKind kind = WorkKind::kElementWise;
   double amount = 0;  // FLOPs, bytes or elements of one repetition
   double m = 0, n = 0, k = 0;
   double sequence = 0, head_dim = 0;

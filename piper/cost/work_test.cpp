@@ -17,8 +17,8 @@ using schedule::SegmentKind;
 double matrix_flops(const std::vector<Work>& list) {
   double flops = 0;
   for (const Work& w : list)
-    if (w.operation == Operation::kGemm || w.operation == Operation::kAttention ||
-        w.operation == Operation::kAttentionBackward)
+    if (w.kind == WorkKind::kGemm || w.kind == WorkKind::kAttention ||
+        w.kind == WorkKind::kAttentionBackward)
       flops += w.amount * w.repetitions;
   return flops;
 }
@@ -103,7 +103,7 @@ TEST_CASE("experts are as many products as there are experts with rows, each wit
   SegmentWork work = balanced_work(model, 0, 2, 16, 1, 4);
   const auto gemms = [&] {
     std::vector<Work> list = segment_work(model, {SegmentKind::kExperts, 0}, Phase::kForward, work);
-    std::erase_if(list, [](const Work& w) { return w.operation != Operation::kGemm; });
+    std::erase_if(list, [](const Work& w) { return w.kind != WorkKind::kGemm; });
     return list;
   };
   REQUIRE(gemms().size() == 2);  // gate and up, down
@@ -138,7 +138,7 @@ TEST_CASE("the backward of a product is two products of shapes of their own") {
       segment_work(model, {SegmentKind::kGate, 0}, Phase::kBackward, work);
   std::vector<std::array<double, 3>> shapes;
   for (const Work& w : list)
-    if (w.operation == Operation::kGemm) shapes.push_back({w.m, w.n, w.k});
+    if (w.kind == WorkKind::kGemm) shapes.push_back({w.m, w.n, w.k});
   CHECK(shapes == std::vector<std::array<double, 3>>{{32, 8, 4}, {4, 8, 32}});
 }
 
@@ -174,14 +174,14 @@ TEST_CASE("a backward in two parts is the whole one, its weights' part GEMMs and
     CHECK(matrix_flops(input) + matrix_flops(weights) == doctest::Approx(matrix_flops(whole)));
     double all = 0, in_parts = 0;  // passes over elements: norms again, in one of the parts
     for (const Work& w : whole)
-      if (w.operation == Operation::kElementWise) all += w.amount;
+      if (w.kind == WorkKind::kElementWise) all += w.amount;
     for (const std::vector<Work>* part : {&input, &weights})
       for (const Work& w : *part)
-        if (w.operation == Operation::kElementWise) in_parts += w.amount;
+        if (w.kind == WorkKind::kElementWise) in_parts += w.amount;
     CHECK(in_parts == doctest::Approx(all));
     for (const Work& w : weights)
-      CHECK((w.operation == Operation::kGemm || w.operation == Operation::kElementWise ||
-             w.operation == Operation::kCopy));
+      CHECK((w.kind == WorkKind::kGemm || w.kind == WorkKind::kElementWise ||
+             w.kind == WorkKind::kCopy));
   }
   CHECK(matrix_flops(flops(SegmentKind::kExperts, Phase::kBackwardWeights)) ==
         near(matrix_flops(flops(SegmentKind::kExperts, Phase::kForward))));

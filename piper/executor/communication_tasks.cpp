@@ -2,7 +2,7 @@
 #include <piper/collective/all_gather_direct.h>
 #include <piper/collective/reductions.h>
 #include <piper/collective/ring_hop.h>
-#include <piper/cost/shard.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/executor/communication_tasks.h>
 #include <piper/executor/tensor_bytes.h>
 #include <piper/schedule/expert_copies.h>

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
-#include <piper/cost/shard.h>
 #include <piper/plan/exchange_axis.h>
 #include <piper/plan/exchange_pick.h>
 #include <piper/plan/threads.h>

@@ -1,4 +1,4 @@
-#include <piper/cost/shard.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/model/count.h>
 #include <piper/plan/rank_traffic.h>
 #include <piper/strategy/rank_layout.h>
@@ -73,7 +73,7 @@ class Writer {
     if (chunk == last) divided += of(cost::dense_parameters(model_, -2, ends));
     Strategy whole = s_;  // what tp divides is `divided`
     whole.mesh.tp = 1;
-    const cost::Shard shard = cost::shard_of(model_, whole, chunk);
+    const cost::RankParameters shard = cost::rank_parameters(model_, whole, chunk);
     const double dense = of(shard.dense) - divided * (1 - 1 / of(s_.mesh.tp));
     stage[Axis::kData] += reduced(dense, s_.mesh.num_replicas());
     stage[Axis::kExpertData] += reduced(of(shard.experts), s_.mesh.edp());

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 #include <piper/cost/example_model.h>
 #include <piper/cost/links.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/cost/sent_bytes.h>
-#include <piper/cost/shard.h>
 #include <piper/model/count.h>
 #include <piper/plan/rank_traffic.h>
 

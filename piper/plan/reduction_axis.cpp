@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/units.h>
 #include <piper/cost/exchange_time.h>
-#include <piper/cost/shard.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/plan/reduction_axis.h>
 #include <piper/strategy/rank_layout.h>
 

@@ -1,6 +1,6 @@
 #include <piper/schedule/chunk_steps.h>
 #include <piper/schedule/layer.h>
-#include <piper/schedule/states.h>
+#include <piper/schedule/state_tasks.h>
 
 namespace piper::schedule {
 namespace {
@@ -13,14 +13,14 @@ class Lister {
       : step_(step), chunk_(chunk), pp_rank_(pp_rank) {}
 
   std::vector<ChunkStep> forward() {
-    if (chunk_.is_first) with_states(Kind::kEmbedding, -1, States::kEmbedding);
+    if (chunk_.is_first) with_states(Kind::kEmbedding, -1, StateTasks::kEmbedding);
     for (int32_t layer = chunk_.first; layer <= chunk_.last; ++layer) {
       add(Kind::kBeginStates, layer);
       layer_forward(layer);
       add(Kind::kEndStates, layer);
     }
     if (!chunk_.is_last) return std::move(list_);
-    with_states(Kind::kHead, -1, States::kHead);
+    with_states(Kind::kHead, -1, StateTasks::kHead);
     for (int32_t i = 0; i < chunk_.num_modules; ++i) {
       add(Kind::kBeginStates, module(i));
       add(Kind::kJoin, module(i));
@@ -38,7 +38,7 @@ class Lister {
       layer_backward(layer);
       add(Kind::kEndStates, layer);
     }
-    if (chunk_.is_first) with_states(Kind::kEmbedding, -1, States::kEmbedding);
+    if (chunk_.is_first) with_states(Kind::kEmbedding, -1, StateTasks::kEmbedding);
     return std::move(list_);
   }
 
@@ -83,13 +83,13 @@ class Lister {
       if (i + 1 < chunk_.num_modules) join_backward(i + 1);
       layer_backward(module(i));
     }
-    add(Kind::kBeginStates, States::kHead);
+    add(Kind::kBeginStates, StateTasks::kHead);
     add(Kind::kHead, -1);
     if (chunk_.num_modules > 0) join_backward(0);
-    add(Kind::kEndStates, States::kHead);
+    add(Kind::kEndStates, StateTasks::kHead);
     if (chunk_.num_modules > 0 && step_.model.copies_embedding() &&
         strategy::ends_apart(step_.strategy))
-      add(Kind::kEndStates, States::kEmbedding);
+      add(Kind::kEndStates, StateTasks::kEmbedding);
   }
   void join_backward(int32_t i) {
     add(Kind::kJoin, module(i));

@@ -27,7 +27,7 @@ struct ChunkStep {
     kHead,   // of the model (layer -1) or a module
     kJoin,
     kYield,        // here another micro-batch may take its turn
-    kBeginStates,  // States::begin() and end() of these parameters
+    kBeginStates,  // StateTasks::begin() and end() of these parameters
     kEndStates,
   };
   Kind kind = Kind::kTask;

@@ -27,7 +27,7 @@ bool is_dropped(Recompute recompute, SegmentKind segment) {
   }
 }
 
-LayerTask task_of(const Operation& operation) {
+LayerTask task_of(const LayerOperation& operation) {
   return {.kind = operation.kind,
           .segment = operation.segment,
           .group = operation.group,
@@ -140,14 +140,14 @@ class PassMaker {
       tasks.push_back(task);
       tasks.back().is_after_yield |= std::exchange(is_after_yield, false);
     };
-    const auto run_again = [&](const Operation& operation) {
+    const auto run_again = [&](const LayerOperation& operation) {
       if (recompute_ == Recompute::kFull || !is_dropped(recompute_, operation.segment)) return;
       for (const LayerTask& task : tape_again(operation.segment, operation.chunk)) add(task);
     };
-    const std::vector<Operation>& operations = program_.backward.operations();
-    for (const Operation& operation : operations)
+    const std::vector<LayerOperation>& operations = program_.backward.operations();
+    for (const LayerOperation& operation : operations)
       if (operation.runs_again && rerun_.first) run_again(operation);
-    for (const Operation& operation : operations) {
+    for (const LayerOperation& operation : operations) {
       if (operation.is_again && is_dropped(recompute_, SegmentKind::kAttention)) continue;
       if (!operation.runs_again) {
         add(task_of(operation));
@@ -161,7 +161,7 @@ class PassMaker {
 
   // Whether an operation of the forward runs again with a segment: attention's projections and
   // ring steps, and how what they make comes to the other ranks, stand and fall with it.
-  static bool is_of(const Operation& operation, SegmentKind segment) {
+  static bool is_of(const LayerOperation& operation, SegmentKind segment) {
     if (operation.writes.empty()) return false;
     const bool is_compute = operation.kind == graph::TaskKind::kCompute;
     if (segment == SegmentKind::kAttention &&
@@ -182,7 +182,7 @@ class PassMaker {
   std::vector<LayerTask> tape_again(SegmentKind segment, int16_t chunk) {
     std::vector<LayerTask> tasks;
     std::map<LayerSlot, LayerSlot> gathered;
-    for (const Operation& operation : program_.forward.operations()) {
+    for (const LayerOperation& operation : program_.forward.operations()) {
       if (!is_of(operation, segment) || operation.chunk != chunk) continue;
       LayerTask task = task_of(operation);
       task.is_recomputed = true;
@@ -212,8 +212,8 @@ class PassMaker {
 
   // Adds the forward's gather of `slot`, into a slot of its own.
   LayerSlot gather_again(LayerSlot slot, std::vector<LayerTask>& tasks) {
-    const std::vector<Operation>& operations = program_.forward.operations();
-    const auto gather = std::ranges::find_if(operations, [&](const Operation& operation) {
+    const std::vector<LayerOperation>& operations = program_.forward.operations();
+    const auto gather = std::ranges::find_if(operations, [&](const LayerOperation& operation) {
       return std::ranges::find(operation.writes, slot) != operation.writes.end();
     });
     PIPER_CHECK(gather != operations.end() && gather->writes.size() == 1, "a slot nobody gathers");
@@ -236,7 +236,7 @@ class PassMaker {
 
   std::vector<LayerTask> forward(const Slots& kept) const {
     std::vector<LayerTask> tasks;
-    for (const Operation& operation : program_.forward.operations()) {
+    for (const LayerOperation& operation : program_.forward.operations()) {
       tasks.push_back(task_of(operation));
       tasks.back().writes = filtered(
           operation.writes, [&](LayerSlot slot) { return !is_tape(slot) || kept.contains(slot); });
@@ -245,10 +245,10 @@ class PassMaker {
   }
 
   // Those of the operations that it takes to write `wanted` from x.
-  std::vector<LayerTask> again(const std::vector<Operation>& operations, Slots wanted) const {
+  std::vector<LayerTask> again(const std::vector<LayerOperation>& operations, Slots wanted) const {
     std::vector<LayerTask> tasks;
     for (size_t i = operations.size(); i-- > 0;) {
-      const Operation& operation = operations[i];
+      const LayerOperation& operation = operations[i];
       if (!rerun_.all && std::ranges::none_of(operation.writes, [&](LayerSlot slot) {
             return wanted.contains(slot) && !is_of_layer(slot);
           }))
@@ -332,7 +332,7 @@ void LayerPass::pass_on(const LayerSlotList& reads, const LayerSlotList& writes,
 
 void LayerPass::run_again(SegmentKind segment) { add({.segment = segment, .runs_again = true}); }
 
-void LayerPass::add(Operation operation) {
+void LayerPass::add(LayerOperation operation) {
   operation.reads = filtered(operation.reads, [](LayerSlot) { return true; });
   operation.writes = filtered(operation.writes, [](LayerSlot) { return true; });
   operation.chunk = chunk_;

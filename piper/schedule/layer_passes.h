@@ -27,7 +27,7 @@ struct LayerTask {
   LayerSlotList reads, writes, frees;
   bool is_recomputed = false;   // phase kRecompute
   bool is_after_yield = false;  // before it another micro-batch may take its turn
-  bool is_behind_exchange = false, is_behind_compute = false;  // as in Operation
+  bool is_behind_exchange = false, is_behind_compute = false;  // as in LayerOperation
   // Computing: an all-to-all is under way whose rows nobody has read yet.
   bool is_beside_exchange = false;
 };

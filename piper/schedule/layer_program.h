@@ -22,7 +22,7 @@ namespace piper::schedule {
 using LayerSlot = StrongId<struct LayerSlotTag>;
 using LayerSlotList = graph::ShortList<LayerSlot>;  // none() entries are left out
 
-struct Operation {
+struct LayerOperation {
   graph::TaskKind kind = graph::TaskKind::kCompute;
   SegmentKind segment = SegmentKind::kAttention;   // of exchanges: whose rows move
   strategy::Axis group = strategy::Axis::kExpert;  // of communication: who takes part
@@ -74,12 +74,12 @@ class LayerPass {
   // Here another micro-batch may take its turn: what follows waits for an exchange.
   void turn() { is_turn_due_ = true; }
 
-  const std::vector<Operation>& operations() const { return operations_; }
+  const std::vector<LayerOperation>& operations() const { return operations_; }
   bool ends_with_turn() const { return is_turn_due_; }
 
  private:
-  void add(Operation operation);
-  std::vector<Operation> operations_;
+  void add(LayerOperation operation);
+  std::vector<LayerOperation> operations_;
   int16_t chunk_ = 0, hop_ = 0;
   bool is_turn_due_ = false;
 };

@@ -4,7 +4,7 @@
 #include <piper/schedule/layer.h>
 #include <piper/schedule/rank_chunks.h>
 #include <piper/schedule/stage.h>
-#include <piper/schedule/states.h>
+#include <piper/schedule/state_tasks.h>
 #include <piper/schedule/transfers.h>
 
 #include <algorithm>
@@ -101,7 +101,7 @@ class RankLowering {
   struct Cursor {
     Action action;
     const std::vector<ChunkStep>* steps = nullptr;
-    States::Place place;
+    StateTasks::Place place;
     Phase phase = Phase::kForward;
     bool is_paired = false;
     size_t next = 0;
@@ -254,9 +254,9 @@ class RankLowering {
 
   // The embedding of a last stage is that of its modules.
   void gather_ahead(const Chunk& of) {
-    std::vector<States::Ahead> list;
+    std::vector<StateTasks::Ahead> list;
     for (const int32_t layer : of.state_layers) {
-      const bool is_of_modules = layer == States::kEmbedding && !of.layers.is_first;
+      const bool is_of_modules = layer == StateTasks::kEmbedding && !of.layers.is_first;
       list.push_back(
           {layer, is_of_modules ? static_cast<int32_t>(step_.model.num_layers()) : layer});
     }
@@ -419,10 +419,10 @@ class RankLowering {
   // gradients are final after its join's.
   void backward_weights(const Action& action) {
     const Chunk& here = chunk(action);
-    const States::Place place{.phase = Phase::kBackwardWeights,
-                              .micro_batch = action.micro_batch,
-                              .makes_gradients = true,
-                              .is_last = action == here.last_backward};
+    const StateTasks::Place place{.phase = Phase::kBackwardWeights,
+                                  .micro_batch = action.micro_batch,
+                                  .makes_gradients = true,
+                                  .is_last = action == here.last_backward};
     writer_.begin(place.phase, place.micro_batch);
     PendingTasks posted;
     const auto around = [&](int32_t layer) {
@@ -430,12 +430,12 @@ class RankLowering {
       states_.end(layer, place, posted);
     };
     if (here.layers.is_last) {
-      around(States::kHead);
+      around(StateTasks::kHead);
       if (here.layers.num_modules > 0 && step_.model.copies_embedding() &&
           strategy::ends_apart(step_.strategy))
-        around(States::kEmbedding);
+        around(StateTasks::kEmbedding);
     }
-    int32_t begun = States::kHead;
+    int32_t begun = StateTasks::kHead;
     for (const auto& [segment, reads, frees] : std::exchange(micro_batch(action).weights_due, {})) {
       if (segment.layer != begun) states_.begin(segment.layer, place, posted);
       begun = segment.layer;
@@ -516,7 +516,7 @@ class RankLowering {
 
   StepWriter& step_;
   RankWriter writer_;
-  States states_;
+  StateTasks states_;
   int64_t pp_rank_;
   PipelineLayout placing_;
   std::vector<Action> actions_;

@@ -5,7 +5,7 @@
 #include <piper/base/units.h>
 #include <piper/checkpoint/checkpoint_state.h>
 #include <piper/checkpoint/tensor_check.h>
-#include <piper/cost/shard.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/executor/clock.h>
 #include <piper/model/count.h>
 #include <piper/strategy/rank_layout.h>
@@ -43,7 +43,8 @@ int64_t Run::bytes_saved_here() const {
   int64_t parameters = 0;
   const strategy::Strategy& s = request_.strategy;
   for (const Rank rank : world_.local_ranks())
-    parameters += cost::shard_of(request_.model, s, strategy::RankLayout(s).stage(rank)).total();
+    parameters +=
+        cost::rank_parameters(request_.model, s, strategy::RankLayout(s).stage(rank)).total();
   const model::Parameters all = model::count_parameters(request_.model);
   const bool has_modules = request_.model.mtp_depth > 0;
   parameters = std::min(parameters, all.total() + (has_modules ? all.next_token_layers : 0));

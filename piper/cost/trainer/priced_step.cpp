@@ -61,7 +61,7 @@ bool gathers_output(TaskKind kind, const strategy::Strategy& s) {
 // after another.
 double tensor_units(const schedule::LayerPass& pass, const strategy::Strategy& s) {
   double units = 0;
-  for (const schedule::Operation& operation : pass.operations())
+  for (const schedule::LayerOperation& operation : pass.operations())
     if (operation.segment == SegmentKind::kTensor && !gathers_output(operation.kind, s))
       units += static_cast<double>(operation.reads.size());
   return units;

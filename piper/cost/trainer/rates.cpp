@@ -2,8 +2,8 @@
 #include <piper/base/error.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/host_link.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
-#include <piper/cost/shard.h>
 #include <piper/cost/trainer/rates.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/collective/all_reduce_direct.h>
-#include <piper/cost/shard.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/model/shared_layer.h>
 #include <piper/strategy/divided_states.h>
 #include <piper/strategy/rank_layout.h>
@@ -111,8 +111,9 @@ void for_each_buffer(const model::Model& model, const strategy::Strategy& strate
 
 }  // namespace
 
-Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, int64_t stage) {
-  Shard shard;
+RankParameters rank_parameters(const model::Model& model, const strategy::Strategy& strategy,
+                               int64_t stage) {
+  RankParameters shard;
   for_each_buffer(model, strategy, stage, [&](Axis axis, int64_t parameters, int32_t) {
     (axis == Axis::kExpertData                   ? shard.experts
      : axis == strategy::axis_of_whole(strategy) ? shard.dense

@@ -30,7 +30,7 @@ int64_t element_bytes(strategy::Precision precision);
 // that ranks share (tensor with sequence parallelism) by tp, everything else is replicated over the
 // stage. With tied embeddings or modules of multi-token prediction (which the last stage holds) the
 // first and the last stage both hold the table (one stage: once).
-struct Shard {
+struct RankParameters {
   int64_t dense = 0;    // attention, router, norms, dense MLPs, shared experts, embedding, head
   int64_t parts = 0;    // of attention and dense MLPs, where ranks share them; `dense` is then less
   int64_t experts = 0;  // routed experts
@@ -42,7 +42,8 @@ struct Shard {
            static_cast<double>(experts) / static_cast<double>(mesh.edp());
   }
 };
-Shard shard_of(const model::Model& model, const strategy::Strategy& strategy, int64_t stage);
+RankParameters rank_parameters(const model::Model& model, const strategy::Strategy& strategy,
+                               int64_t stage);
 
 // Of a rank's parameters those whose optimizer states it has: all; with ZeRO its share of every
 // gradient buffer, as reductions cut it (collective::reduce_share), for a member of the stage.

@@ -43,11 +43,11 @@ namespace piper::schedule {
 //
 // A layer (>= 0) has dense and, with a mixture, expert parameters; kEmbedding and kHead (with the
 // final norm) have dense ones.
-class States {
+class StateTasks {
  public:
   static constexpr int32_t kEmbedding = kEmbeddingLayer, kHead = kHeadLayer;
 
-  explicit States(RankWriter& writer);
+  explicit StateTasks(RankWriter& writer);
 
   // What of an action counts here.
   struct Place {

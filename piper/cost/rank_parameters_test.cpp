@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/cost/example_model.h>
-#include <piper/cost/shard.h>
+#include <piper/cost/rank_parameters.h>
 
 namespace piper::cost {
 
@@ -9,7 +9,7 @@ TEST_CASE("a rank holds its stage's layers, a share of the experts and the ends 
   const strategy::Strategy s = example::strategy(model, 2, 2, 4);
   // One layer: attention 8*(8+4+4) + 8*8 = 192, router 8*4 = 32, norms 2*8 = 16; experts 4*3*8*16 =
   // 1536. Embedding 32*8 = 256; final norm 8; head 256.
-  const Shard first = shard_of(model, s, 0), last = shard_of(model, s, 1);
+  const RankParameters first = rank_parameters(model, s, 0), last = rank_parameters(model, s, 1);
   CHECK(first.dense == 2 * 240 + 256);
   CHECK(first.experts == 2 * 1536 / 2);
   CHECK(last.dense == 2 * 240 + 8 + 256);
@@ -24,7 +24,7 @@ TEST_CASE("with ZeRO every optimizer state is on one of the ranks that hold the 
       const model::Model model = model::with_mtp(example::mixture(5, tied), depth);
       strategy::Strategy s = example::strategy(model, 2, 2, 6);
       for (int64_t stage = 0; stage < 2; ++stage) {
-        const Shard shard = shard_of(model, s, stage);
+        const RankParameters shard = rank_parameters(model, s, stage);
         s.zero = 0;
         CHECK(optimized_parameters(model, s, stage, 5) == shard.total());
         s.zero = 1;
@@ -45,7 +45,8 @@ TEST_CASE("with ZeRO 2 a rank holds the sums of its own gradients, and tables of
   for (const int64_t member : {0, 5})
     for (const int64_t stage : {0, 1}) {
       s.zero = 1;
-      CHECK(gradient_parameters(plain, s, stage, member) == shard_of(plain, s, stage).total());
+      CHECK(gradient_parameters(plain, s, stage, member) ==
+            rank_parameters(plain, s, stage).total());
       s.zero = 2;
       CHECK(gradient_parameters(plain, s, stage, member) ==
             optimized_parameters(plain, s, stage, member));
@@ -67,7 +68,8 @@ TEST_CASE("every parameter is on exactly pp x (dp or ep) ranks, tied tables on b
       const strategy::Strategy s = example::strategy(model, pp, 4, 4);
       int64_t held = 0;
       for (int64_t stage = 0; stage < pp; ++stage)
-        held += shard_of(model, s, stage).dense + 4 * shard_of(model, s, stage).experts;
+        held +=
+            rank_parameters(model, s, stage).dense + 4 * rank_parameters(model, s, stage).experts;
       const int64_t twice = tied && pp > 1 ? model.vocabulary * model.hidden : 0;
       CHECK(held == model::count_parameters(model).total() + twice);
     }
@@ -81,8 +83,8 @@ TEST_CASE(
       CAPTURE(pp);
       const model::Model plain = example::mixture(4, tied);
       const strategy::Strategy s = example::strategy(plain, pp, 2, 2);
-      const Shard before = shard_of(plain, s, pp - 1);
-      const Shard after = shard_of(model::with_mtp(plain, 2), s, pp - 1);
+      const RankParameters before = rank_parameters(plain, s, pp - 1);
+      const RankParameters after = rank_parameters(model::with_mtp(plain, 2), s, pp - 1);
       // A layer of 240 dense parameters and 1536 in experts; the join's 2*8*8 + 3*8.
       CHECK(after.dense - before.dense == 2 * (240 + 152) + (pp == 2 && !tied ? 256 : 0));
       CHECK(after.experts - before.experts == 2 * 1536 / 2);

@@ -1,4 +1,4 @@
-#include <piper/schedule/states.h>
+#include <piper/schedule/state_tasks.h>
 #include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ using graph::TaskId;
 using graph::TaskKind;
 using strategy::Axis;
 
-States::States(RankWriter& writer)
+StateTasks::StateTasks(RankWriter& writer)
     : writer_(writer),
       style_(writer.step().style),
       zero_(writer.step().strategy.zero),
@@ -24,8 +24,8 @@ States::States(RankWriter& writer)
   holds_weights_ = gathers_always_ && style_.states_in_slots;
 }
 
-TaskId States::post_one(What what, Axis axis, const Segment& segment, const PendingTasks& behind,
-                        bool is_waited_for, const Slots& slots) {
+TaskId StateTasks::post_one(What what, Axis axis, const Segment& segment,
+                            const PendingTasks& behind, bool is_waited_for, const Slots& slots) {
   const bool gathers = what == What::kGather;
   // Updated weights wait for nobody.
   const bool is_free = gathers && writer_.phase() == Phase::kForward && !gathers_always_;
@@ -43,28 +43,29 @@ TaskId States::post_one(What what, Axis axis, const Segment& segment, const Pend
                             slots, after);
 }
 
-TaskKind States::reduction_of(const Segment& segment) const {
+TaskKind StateTasks::reduction_of(const Segment& segment) const {
   const bool in_full =
       zero_ == 0 || (is_summed_by_ends(segment.layer) && (zero_ == 1 || style_.states_in_slots));
   return in_full ? TaskKind::kAllReduce : TaskKind::kReduceScatter;
 }
 
 // Behind the last backward that adds to either: those of homes have all when it is done.
-TaskId States::bring_copies_home(int32_t layer, const PendingTasks& behind, const Slots& homes) {
+TaskId StateTasks::bring_copies_home(int32_t layer, const PendingTasks& behind,
+                                     const Slots& homes) {
   graph::ShortList<TaskId> after = behind.earlier;
   after.push_back(writer_.last_compute());
   return writer_.collective(TaskKind::kReduceScatter, Axis::kExpert,
                             {SegmentKind::kCopiedGradients, layer}, homes, after);
 }
 
-TaskId States::spread_copies(int32_t layer, const graph::ShortList<TaskId>& gathered,
-                             const Slots& homes) {
+TaskId StateTasks::spread_copies(int32_t layer, const graph::ShortList<TaskId>& gathered,
+                                 const Slots& homes) {
   return writer_.collective(TaskKind::kAllGather, Axis::kExpert,
                             {SegmentKind::kCopiedWeights, layer}, homes, gathered);
 }
 
-States::Tasks States::post(What what, int32_t layer, ComputePart share, const PendingTasks& behind,
-                           bool is_waited_for) {
+StateTasks::Tasks StateTasks::post(What what, int32_t layer, ComputePart share,
+                                   const PendingTasks& behind, bool is_waited_for) {
   Tasks posted;
   PendingTasks behind_copies = behind;
   if (what == What::kReduce && copies_experts(writer_.step(), layer)) {
@@ -88,7 +89,7 @@ States::Tasks States::post(What what, int32_t layer, ComputePart share, const Pe
   return posted;
 }
 
-void States::hold_back(int32_t layer, const PendingTasks& behind) {
+void StateTasks::hold_back(int32_t layer, const PendingTasks& behind) {
   graph::ShortList<TaskId> after = behind.earlier;
   after.push_back(writer_.last_compute());
   const bool has_copies = copies_experts(writer_.step(), layer);
@@ -103,7 +104,7 @@ void States::hold_back(int32_t layer, const PendingTasks& behind) {
   if (is_alone) held_back_.push_back({SegmentKind::kCopiedGradients, layer, after});
 }
 
-void States::start_held_back(size_t most, TaskId behind, bool in_turn) {
+void StateTasks::start_held_back(size_t most, TaskId behind, bool in_turn) {
   const Phase phase = writer_.phase();
   const int32_t micro_batch = writer_.micro_batch();
   writer_.begin(Phase::kUpdate, -1);
@@ -126,7 +127,7 @@ void States::start_held_back(size_t most, TaskId behind, bool in_turn) {
   writer_.begin(phase, micro_batch);
 }
 
-void States::let_pass(TaskId exchange) {
+void StateTasks::let_pass(TaskId exchange) {
   if (!exchange.valid()) return;
   passed_ = exchange;
   has_let_pass_ = true;
@@ -134,14 +135,14 @@ void States::let_pass(TaskId exchange) {
     start_held_back(strategy::num_let_pass(held_back_.size()), exchange, true);
 }
 
-void States::gather_ahead(const std::vector<Ahead>& layers) {
+void StateTasks::gather_ahead(const std::vector<Ahead>& layers) {
   if (gathers_always_ || !style_.overlaps_param_sync) return;
   for (const Ahead& ahead : layers)
     ahead_.emplace_back(ahead.needed_by, post(What::kGather, ahead.layer, beside_, {}, false));
 }
 
 // The first layers' states are brought while the world sums the statistics.
-void States::update_from_host(const std::vector<int32_t>& layers, TaskId behind) {
+void StateTasks::update_from_host(const std::vector<int32_t>& layers, TaskId behind) {
   constexpr size_t kOnDevice = 2;  // layers
   std::vector<SlotId> states;
   const auto bring = [&] {
@@ -160,7 +161,7 @@ void States::update_from_host(const std::vector<int32_t>& layers, TaskId behind)
   }
 }
 
-void States::scatter(int32_t layer, const PendingTasks& behind, bool is_last) {
+void StateTasks::scatter(int32_t layer, const PendingTasks& behind, bool is_last) {
   const bool takes_copies = is_last && copies_experts(writer_.step(), layer);
   bool has_taken = false;
   Travelling of{.layer = layer, .phase = writer_.phase(), .micro_batch = writer_.micro_batch()};
@@ -187,7 +188,7 @@ void States::scatter(int32_t layer, const PendingTasks& behind, bool is_last) {
   if (takes_copies && !has_taken) reduced_.push_back(bring_copies_home(layer, behind, {}));
 }
 
-void States::keep(const Travelling& of) {
+void StateTasks::keep(const Travelling& of) {
   const Phase phase = writer_.phase();
   const int32_t micro_batch = writer_.micro_batch();
   writer_.begin(of.phase, of.micro_batch);
@@ -196,7 +197,7 @@ void States::keep(const Travelling& of) {
   writer_.begin(phase, micro_batch);
 }
 
-void States::keep(size_t num_first) {
+void StateTasks::keep(size_t num_first) {
   for (size_t i = 0; i < num_first; ++i) keep(travelling_[i]);
   travelling_.erase(travelling_.begin(),
                     travelling_.begin() + static_cast<std::ptrdiff_t>(num_first));
@@ -204,7 +205,7 @@ void States::keep(size_t num_first) {
 
 // A head adds to its gradients in the forward already, to the embedding's where that is its table.
 // A module adds to the embedding's as well, and to those of the norm before it.
-void States::keep_before(int32_t layer, const Place& place) {
+void StateTasks::keep_before(int32_t layer, const Place& place) {
   if (place.phase == Phase::kForward && layer != kHead) return;
   const StepWriter& step = writer_.step();
   const bool is_module = layer >= step.model.num_layers();
@@ -220,7 +221,8 @@ void States::keep_before(int32_t layer, const Place& place) {
 // An embedding's backward adds rows to its table, and experts' weights' part multiplies what was
 // kept; a head on the first table's rank computes with that. A module computes with the embedding,
 // with the norm before it and with the head, whose weights are those of the model's own.
-graph::ShortList<States::WeightsKey> States::weights_of(int32_t layer, const Place& place) const {
+graph::ShortList<StateTasks::WeightsKey> StateTasks::weights_of(int32_t layer,
+                                                                const Place& place) const {
   const StepWriter& step = writer_.step();
   const bool is_weights_part = place.phase == Phase::kBackwardWeights;
   graph::ShortList<WeightsKey> keys;
@@ -249,7 +251,7 @@ graph::ShortList<States::WeightsKey> States::weights_of(int32_t layer, const Pla
   return keys;
 }
 
-void States::hold_weights(int32_t layer, const Place& place, PendingTasks& posted) {
+void StateTasks::hold_weights(int32_t layer, const Place& place, PendingTasks& posted) {
   const TaskId before = writer_.last_compute();
   const bool is_held_already = layer == kHead && place.phase != Phase::kForward;
   Slots homes;
@@ -275,7 +277,7 @@ void States::hold_weights(int32_t layer, const Place& place, PendingTasks& poste
   gather_guard_ = before;
 }
 
-void States::drop_weights(int32_t layer, const Place& place) {
+void StateTasks::drop_weights(int32_t layer, const Place& place) {
   if (layer == kHead && place.phase == Phase::kForward && !style_.evaluates) return;
   graph::ShortList<SlotId> dropped;
   graph::ShortList<WeightsKey> keys;
@@ -291,7 +293,7 @@ void States::drop_weights(int32_t layer, const Place& place) {
   for (const WeightsKey& key : keys) held_.at(key).dropped = task;
 }
 
-void States::begin(int32_t layer, const Place& place, PendingTasks& posted) {
+void StateTasks::begin(int32_t layer, const Place& place, PendingTasks& posted) {
   keep_before(layer, place);
   if (holds_weights_) {
     hold_weights(layer, place, posted);
@@ -313,7 +315,7 @@ void States::begin(int32_t layer, const Place& place, PendingTasks& posted) {
       posted.beside.push_back(task);
 }
 
-void States::end(int32_t layer, const Place& place, PendingTasks& posted) {
+void StateTasks::end(int32_t layer, const Place& place, PendingTasks& posted) {
   for (const TaskId task : std::exchange(posted.beside, {})) posted.wait_for(task);
   if (holds_weights_) drop_weights(layer, place);
   if (divides_gradients(writer_.step(), layer)) {
@@ -343,14 +345,14 @@ void States::end(int32_t layer, const Place& place, PendingTasks& posted) {
   }
 }
 
-bool States::is_summed_by_ends(int32_t layer) const {
+bool StateTasks::is_summed_by_ends(int32_t layer) const {
   const StepWriter& step = writer_.step();
   if (!strategy::ends_apart(step.strategy)) return false;
   if (step.model.tied_embeddings) return layer == kEmbedding || layer == kHead;
   return style_.has_mtp_modules && step.model.copies_embedding() && layer == kEmbedding;
 }
 
-void States::write_tied_embedding() {
+void StateTasks::write_tied_embedding() {
   const int64_t stage = writer_.at().pp;
   const bool is_end = stage == 0 || stage == writer_.step().layout.num_stages() - 1;
   if (!is_summed_by_ends(kEmbedding) || !is_end) return;
@@ -363,7 +365,7 @@ void States::write_tied_embedding() {
 }
 
 // The rest of all of a stage's states, one after the other.
-void States::post_rest(What what, TaskId behind) {
+void StateTasks::post_rest(What what, TaskId behind) {
   const bool always = what == What::kGather ? gathers_always_ : reduces_always_;
   if (always || !style_.exposes_param_sync || (what == What::kGather && zero_ == 0)) return;
   const bool gathers = what == What::kGather;
@@ -380,7 +382,7 @@ void States::post_rest(What what, TaskId behind) {
   }
 }
 
-void States::write_update(const std::vector<int32_t>& layers) {
+void StateTasks::write_update(const std::vector<int32_t>& layers) {
   keep(travelling_.size());
   for (HeldBack& held : held_back_) held.behind.push_back(writer_.last_compute());
   start_held_back(held_back_.size(), passed_, false);

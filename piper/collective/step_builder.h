@@ -14,14 +14,14 @@
 
 namespace piper::collective {
 
-class StepWriter {
+class StepBuilder {
  public:
   // Asks for counts (member, *) and (*, member). Requires counts that are not negative and sums
   // that fit 64 bits.
-  StepWriter(int64_t member, int64_t num_members, const CountOf& count);
+  StepBuilder(int64_t member, int64_t num_members, const CountOf& count);
 
   // Without rows of pairs: buffers of the caller's layout, in which rows of `row_count` units move.
-  StepWriter(int64_t member, int64_t input_count, int64_t output_count, int64_t row_count = 0);
+  StepBuilder(int64_t member, int64_t input_count, int64_t output_count, int64_t row_count = 0);
 
   int64_t member() const { return member_; }
   int64_t num_members() const { return static_cast<int64_t>(sent_.size()) - 1; }
