@@ -122,8 +122,9 @@ def check_times(result):
 
 def tensor_parallel(folder):
     """Experts divided by tp, and by tp and ep, under every schedule."""
-    schedules = [("plain", 1), ("chunked", 2), ("parm-baseline", 1), ("parm-s1", 1), ("parm-s2", 2), ("monta-o1", 1), ("monta-o2", 3)]
-    runs = [([PIPER], ["--ranks", num_ranks], num_ranks, schedule, chunks) for num_ranks in (2, 4) for schedule, chunks in schedules]
+    schedules = [("plain", 1), ("chunked", 2), ("fastermoe", 2), ("parm-baseline", 1), ("parm-s1", 1), ("parm-s2", 2), ("monta-o1", 1), ("monta-o2", 3)]
+    runs = [([PIPER], ["--ranks", num_ranks], num_ranks, schedule, chunks) for num_ranks in (2, 4) for schedule, chunks in schedules
+            if schedule != "fastermoe" or num_ranks > 2]  # ranks of tp alone are no peers
     for command, flags, num_ranks, schedule, chunks in [*runs, ([PIPER, "launch", "-n", 4], [], 4, "plain", 1)]:
         of_run = pathlib.Path(folder) / f"{num_ranks}-{schedule}-{len(command)}"
         check_times(bench(of_run, command, [*MIXTURE, "--tp", 2, "--moe-schedule", schedule, "--moe-chunks", chunks], flags))

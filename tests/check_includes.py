@@ -8,8 +8,8 @@ import pathlib
 import re
 import sys
 
-ORDER = ("base model cluster strategy balance graph collective schedule cost validate sim plan export report comm nccl "
-         "nn runtime train cli").split()
+ORDER = ("base model cluster strategy balance graph collective schedule cost validate sim plan export report comm nccl files data "
+         "nn executor profile optim checkpoint train cli").split()
 FIRST_WITH_TORCH = ORDER.index("nn")
 # The planner's half of cli/ (linked without torch) may not include what is right of the line either.
 FULL_CLI = re.compile(r"(checkpoint_|data_|load_corpus|full_|train_|eval_|profile_|bench_moe|bench_passes|bench_pipeline|bench_world)")
@@ -51,7 +51,7 @@ def problems_of(path, folder, text):
     planner_cli = folder == "cli" and not FULL_CLI.match(path.name)
     for included in INCLUDE.findall(text):
         if (rank < FIRST_WITH_TORCH or planner_cli) and TORCH.match(included):
-            yield f"{path}: includes {included}; torch stays right of the line (nn, runtime, train)"
+            yield f"{path}: includes {included}; torch stays right of the line (nn, executor, train)"
         if not included.startswith("piper/"):
             continue
         other = included.split("/")[1]

@@ -38,6 +38,9 @@ def check_prices():
     assert choice["by_price"] == min(NAMES[1:4], key=lambda name: by_name[name]["seconds"]), choice
     assert [fit["collective"] for fit in choice["fits"]] == ["ESP-AllGather", "ESP-AllReduce", "EP-AlltoAll", "EP&ESP-AlltoAll", "MP-AllGather", "Overlap"]
     assert all(fit["alpha_seconds"] > 0 and fit["beta_seconds_per_element"] > 0 and fit["worst_error"] < 0.2 for fit in choice["fits"]), choice
+    pipemoe = answer["pipemoe"]
+    assert pipemoe["own_num_chunks"] == by_name["chunked"]["num_chunks"] and pipemoe["own_seconds"] == by_name["chunked"]["seconds"], pipemoe
+    assert min(pipemoe["seconds"], pipemoe["seconds_by_both_passes"]) >= pipemoe["own_seconds"] and 1 <= pipemoe["num_chunks"] <= 32, pipemoe
     assert answer["best"] == min(NAMES, key=lambda name: by_name[name]["seconds"]) == "monta-o3"
     assert answer["why"].startswith("monta-o3 takes 0.") and "of exchanges" in answer["why"], answer["why"]
     # 8192 tokens x 2 copies x 4096 bf16 values, half of them to the other node, four times.
@@ -61,7 +64,7 @@ def check_trained():
 
 def check_text():
     text = piper(*LAYER, "--tp", 8, "--etp", 8, "--ep", 2)
-    for piece in (*NAMES, "between nodes", "this Piper", "monta-o3 takes 0.", "not trained: monta-o3", "Parm's Algorithm 1", "as printed"):
+    for piece in (*NAMES, "between nodes", "this Piper", "monta-o3 takes 0.", "not trained: monta-o3", "Parm's Algorithm 1", "as printed", "PipeMoE's model takes", "in Piper's own"):
         assert piece in text, piece
     # One node: nothing crosses, so chunks of rows that are gathered over one link do not pay.
     assert "parm-s1 takes 0." in piper(*LAYER, "--tp", 8, "--ep", 8)
@@ -76,6 +79,10 @@ def check_papers():
     assert by_what["baseline, all-to-all of 256 M"]["verdict"] == "holds"
     assert by_what["largest gain of the all-to-all at B2/B1 = 8"]["verdict"] == "misprint"
     assert monta["assumptions"]
+    pipemoe = json.loads(piper("--paper", "pipemoe", "--json"))
+    by_what = {s["statement"]: s for s in pipemoe["statements"]}
+    assert by_what["layers whose passes have different best counts, 32 GPUs"]["verdict"] == "holds"
+    assert by_what["chunks of B 8, L 1024, M 4096, H 8192, k 2 on 32 ranks"]["verdict"] == "misprint"
 
 
 def check_refusals():

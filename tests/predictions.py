@@ -49,7 +49,8 @@ TENSOR = [  # with divided optimizer states
 MIXTURES = [  # orders of a mixture layer
     ((1, 2, 2, "1f1b", "none", 2, 2, 1, False), "monta-o1", 1), ((1, 2, 2, "1f1b", "full", 2, 2, 2, False), "monta-o2", 3),
     ((1, 2, 2, "zb-h1", "experts", 1, 2, 2, False), "parm-s2", 2), ((1, 4, 1, "1f1b", "attention", 2, 4, 1, False), "parm-s1", 1),
-    ((1, 2, 2, "1f1b", "experts", 1, 2, 2, False), "parm-baseline", 1),
+    ((1, 2, 2, "1f1b", "experts", 1, 2, 2, False), "parm-baseline", 1), ((1, 4, 4, "1f1b", "full", 2), "fastermoe", 3),
+    ((2, 2, 2, "dualpipev", "none", 1), "fastermoe", 2),
 ]
 DIVIDED = [  # gradients
     ((1, 1, 2, "1f1b", "none", 1), "fp32"), ((1, 1, 2, "1f1b", "full", 1), "bf16"), ((1, 2, 2, "1f1b", "experts", 1), "bf16"),

@@ -8,12 +8,12 @@
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_world.h>
 #include <piper/cli/strategy_flags.h>
+#include <piper/executor/tensor_bytes.h>
 #include <piper/nn/bench_moe_layer.h>
 #include <piper/nn/bench_stage.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/nn/init.h>
-#include <piper/runtime/bench_device.h>
-#include <piper/runtime/player.h>
+#include <piper/profile/bench_device.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/runnable.h>
 #include <piper/train/step_bench.h>
@@ -231,10 +231,10 @@ int run(Flags flags) {
   if (!strategy::runs(precision))
     throw InvalidInput(
         fmt::format("--precision is '{}'; allowed: fp32, bf16, fp64", flags.precision));
-  const at::Device device = runtime::parse_bench_device(flags.device).device;
+  const at::Device device = profile::parse_bench_device(flags.device).device;
   if (flags.ranks > 1 && (!device.is_cpu() || precision != strategy::Precision::kFp32))
     throw InvalidInput("--device and --precision are for one rank; allowed: --ranks 1");
-  flags.shape.options = at::TensorOptions(device).dtype(runtime::scalar_type(precision));
+  flags.shape.options = at::TensorOptions(device).dtype(executor::scalar_type(precision));
   if (flags.ranks > 1) return run_on_several(flags);
   if (!flags.world.save.empty())
     throw InvalidInput("--save is for several ranks; allowed: with --ranks 2 or under a launcher");
@@ -262,13 +262,15 @@ Run add_bench_moe(Subcommand command) {
                   "of several ranks: that hold the same tokens and share every expert's matrices")
       .show_default();
   command
-      .add_option("--moe-schedule", flags->moe_schedule,
-                  "of several ranks: the layer's order, plain, chunked or parm-baseline; with --tp "
-                  "parm-s1, parm-s2, monta-o1 or monta-o2")
+      .add_option(
+          "--moe-schedule", flags->moe_schedule,
+          "of several ranks: the layer's order, plain, chunked, fastermoe or parm-baseline; "
+          "with --tp parm-s1, parm-s2, monta-o1 or monta-o2")
       .show_default();
   command
       .add_option("--moe-chunks", flags->moe_chunks,
-                  "of --moe-schedule chunked, parm-s2 and monta-o2: chunks of a rank's tokens")
+                  "of --moe-schedule chunked, parm-s2 and monta-o2: chunks of a rank's tokens; of "
+                  "fastermoe: groups of ranks")
       .show_default();
   command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
       .show_default();

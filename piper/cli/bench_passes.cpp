@@ -9,11 +9,11 @@
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_world.h>
 #include <piper/cli/strategy_flags.h>
+#include <piper/executor/tensor_bytes.h>
 #include <piper/nn/aten.h>
 #include <piper/nn/tensor_ops.h>
-#include <piper/runtime/bench_device.h>
-#include <piper/runtime/bench_operations.h>
-#include <piper/runtime/player.h>
+#include <piper/profile/bench_device.h>
+#include <piper/profile/bench_operations.h>
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct Pass {
   std::function<void()> run;
 };
 
-double seconds_of(const runtime::BenchDevice& device, const std::function<void()>& run,
+double seconds_of(const profile::BenchDevice& device, const std::function<void()>& run,
                   int64_t times) {
   device.wait();
   const auto start = std::chrono::steady_clock::now();
@@ -57,7 +57,7 @@ at::Tensor positions(int64_t tokens, int64_t k, const at::Device& device) {
 
 class Passes {
  public:
-  Passes(const Flags& flags, const runtime::OperandsOn& on)
+  Passes(const Flags& flags, const profile::OperandsOn& on)
       : flags_(flags),
         on_(on),
         options_(on.device.with(on.dtype)),
@@ -69,13 +69,13 @@ class Passes {
     for (Pass& pass : rows()) passes.push_back(std::move(pass));
     passes.push_back(cross_entropy());
     const int64_t parameters = 3 * flags_.hidden * flags_.ffn;
-    passes.push_back({"AdamW", 28 * real(parameters), runtime::adamw(parameters, on_.device)()});
+    passes.push_back({"AdamW", 28 * real(parameters), profile::adamw(parameters, on_.device)()});
     return passes;
   }
   // A copy that reads and writes as many bytes.
   Pass copy_for(const Pass& pass) const {
     const auto half = static_cast<int64_t>(std::ceil(pass.bytes / 2));
-    return {"copy", 2 * real(half), runtime::copy_bytes(half, on_.device, on_.device)()};
+    return {"copy", 2 * real(half), profile::copy_bytes(half, on_.device, on_.device)()};
   }
 
  private:
@@ -86,7 +86,7 @@ class Passes {
   Pass norm(bool backward) const {
     return {backward ? "norm, backward" : "norm",
             bytes((backward ? 3 : 2) * real(flags_.tokens * flags_.hidden)),
-            runtime::rms_norm(flags_.tokens, flags_.hidden, backward, on_)()};
+            profile::rms_norm(flags_.tokens, flags_.hidden, backward, on_)()};
   }
   Pass rotation() const {
     constexpr int64_t kHead = 128;
@@ -133,7 +133,7 @@ class Passes {
   }
 
   const Flags& flags_;
-  const runtime::OperandsOn on_;
+  const profile::OperandsOn on_;
   const at::TensorOptions options_, main_;
   const double element_;
 };
@@ -144,7 +144,7 @@ struct Measured {
   double of_copy = 0;             // its rate over that of the copy of the same round, the median
 };
 
-std::vector<Measured> measure(const Flags& flags, const runtime::OperandsOn& on) {
+std::vector<Measured> measure(const Flags& flags, const profile::OperandsOn& on) {
   const Passes passes(flags, on);
   constexpr double kLeastSeconds = 0.02;  // of a measurement, in which a launch is nothing
   const auto times_of = [&](const Pass& pass) {
@@ -203,8 +203,8 @@ int run(const Flags& flags) {
     problems.push_back(
         fmt::format("--precision is '{}'; allowed: fp32, bf16, fp64", flags.precision));
   if (!problems.empty()) throw InvalidInput(problems);
-  const runtime::OperandsOn on{.device = runtime::parse_bench_device(flags.device),
-                               .dtype = runtime::scalar_type(precision)};
+  const profile::OperandsOn on{.device = profile::parse_bench_device(flags.device),
+                               .dtype = executor::scalar_type(precision)};
   at::set_num_threads(1);
   // Passes run in place again and again, and what they leave becomes small.
   at::globalContext().setFlushDenormal(true);

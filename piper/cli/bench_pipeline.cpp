@@ -103,7 +103,7 @@ train::BenchPart part_of(const Flags& flags, const strategy::Strategy& strategy,
   part.stage = nn::make_linear_stage(shape);
   part.micro_batches.resize(static_cast<size_t>(flags.micro_batches));
   for (int64_t i = 0; i < flags.micro_batches; ++i) {
-    runtime::MicroBatch& batch = part.micro_batches[static_cast<size_t>(i)];
+    executor::MicroBatch& batch = part.micro_batches[static_cast<size_t>(i)];
     if (is_first) batch.tokens_BS = values(flags, rows, "x", i);
     if (is_last) batch.targets_T = values(flags, rows, "target", i);
   }

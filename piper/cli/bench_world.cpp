@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/median.h>
+#include <piper/checkpoint/safetensors.h>
 #include <piper/cli/bench_world.h>
 #include <piper/cluster/cluster.h>
 #include <piper/comm/launch.h>
@@ -10,9 +11,8 @@
 #include <piper/nn/bench_moe_layer.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/nn/product.h>
-#include <piper/runtime/measure_products.h>
+#include <piper/profile/measure_products.h>
 #include <piper/train/process_agreement.h>
-#include <piper/train/safetensors.h>
 #include <piper/train/step_bench.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ void add_world_bench_flags(Subcommand command, WorldBenchFlags& flags) {
 
 void take_product_choice(const WorldBenchFlags& flags) {
   if (flags.cluster.empty()) return;
-  const auto choice = runtime::product_choice_of(cluster::load_cluster(flags.cluster).curves);
+  const auto choice = profile::product_choice_of(cluster::load_cluster(flags.cluster).curves);
   if (!choice)
     throw InvalidInput(fmt::format(
         "--cluster {}: holds no measured libraries of products; allowed: what `piper profile "
@@ -114,7 +114,7 @@ void WorldBench::save(int64_t rows, const std::string& folder) {
     std::filesystem::create_directories(folder, error);
     if (error) throw IoError(folder + ": cannot be made: " + error.message());
     for (const auto& [rank, record] : records)
-      train::write_safetensors(
+      checkpoint::write_safetensors(
           std::filesystem::path(folder) / fmt::format("rank{}.safetensors", rank.value),
           record.tensors, {{"loss", fmt::format("{:.17g}", record.loss)}});
     return std::string();

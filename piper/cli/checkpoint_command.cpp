@@ -4,9 +4,9 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/checkpoint/checkpoint_folder.h>
 #include <piper/cli/command.h>
 #include <piper/report/table.h>
-#include <piper/train/checkpoint_folder.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,8 +19,8 @@ namespace piper::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using train::Depth;
-using train::Inspection;
+using checkpoint::Depth;
+using checkpoint::Inspection;
 
 struct Flags {
   std::string folder;
@@ -39,10 +39,10 @@ Found inspect(const std::string& given, Depth depth) {
   if (!fs::is_directory(folder)) throw InvalidInput(given + ": there is no such folder");
   if (fs::is_regular_file(folder / "manifest.json") ||
       folder.filename().string().starts_with("step-"))
-    return {.checkpoints = {train::inspect_checkpoint(folder, depth)}};
+    return {.checkpoints = {checkpoint::inspect_checkpoint(folder, depth)}};
   if (fs::is_directory(folder / "checkpoints")) folder /= "checkpoints";
-  Found found{train::inspect_folder(folder, depth), train::leftovers(folder),
-              train::damaged_names(folder)};
+  Found found{checkpoint::inspect_folder(folder, depth), checkpoint::leftovers(folder),
+              checkpoint::damaged_names(folder)};
   if (found.checkpoints.empty() && found.unfinished.empty() && found.damaged.empty())
     throw InvalidInput(folder.string() + ": holds no checkpoints");
   return found;
@@ -59,10 +59,10 @@ std::string date_of(const Inspection& checkpoint) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(seconds.time_since_epoch().count()));
 }
 
-int64_t bytes_of(const train::Manifest& manifest) {
+int64_t bytes_of(const checkpoint::Manifest& manifest) {
   return std::accumulate(
       manifest.files.begin(), manifest.files.end(), int64_t{0},
-      [](int64_t sum, const train::FileRecord& file) { return sum + file.bytes; });
+      [](int64_t sum, const files::FileRecord& file) { return sum + file.bytes; });
 }
 
 const Inspection* newest_complete(const Found& found) {
@@ -77,12 +77,12 @@ Json to_json(const Inspection& checkpoint, bool newest) {
                {"newest_complete", newest},
                {"problems", checkpoint.problems}};
   if (!checkpoint.manifest) return json;
-  const train::CheckpointIdentity& identity = checkpoint.manifest->identity;
+  const checkpoint::CheckpointIdentity& identity = checkpoint.manifest->identity;
   json.update({{"step", checkpoint.manifest->state.step},
                {"date_utc", date_of(checkpoint)},
                {"model", identity.model},
                {"fingerprint", identity.fingerprint},
-               {"mesh", train::mesh_to_json(identity.mesh)},
+               {"mesh", checkpoint::mesh_to_json(identity.mesh)},
                {"layers_per_stage", identity.layers_per_stage},
                {"bytes", bytes_of(*checkpoint.manifest)},
                {"num_files", checkpoint.manifest->files.size()}});
@@ -99,8 +99,8 @@ void print(const Found& found, Depth depth) {
     std::vector<std::string> row = {checkpoint.path.filename().string(), date_of(checkpoint), "?",
                                     "?", "?"};
     if (const auto& manifest = checkpoint.manifest)
-      row = {row[0], row[1], train::describe(manifest->identity.mesh), manifest->identity.model,
-             format_bytes(static_cast<double>(bytes_of(*manifest)))};
+      row = {row[0], row[1], checkpoint::describe(manifest->identity.mesh),
+             manifest->identity.model, format_bytes(static_cast<double>(bytes_of(*manifest)))};
     row.push_back(
         !checkpoint.problems.empty() ? fmt::format("BAD ({} problem{})", checkpoint.problems.size(),
                                                    checkpoint.problems.size() == 1 ? "" : "s")

@@ -6,11 +6,11 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/data/build_dataset.h>
+#include <piper/data/indexed_dataset.h>
+#include <piper/executor/clock.h>
 #include <piper/report/progress.h>
 #include <piper/report/table.h>
-#include <piper/runtime/player.h>
-#include <piper/train/build_dataset.h>
-#include <piper/train/indexed_dataset.h>
 
 #include <filesystem>
 #include <iostream>
@@ -54,26 +54,26 @@ int64_t bytes_of(const std::vector<std::string>& inputs) {
 
 int build(const BuildFlags& flags) {
   check_tokenizer(flags.tokenizer);
-  train::DatasetRequest request{.inputs = {flags.inputs.begin(), flags.inputs.end()},
-                                .prefix = flags.out,
-                                .append_end_of_document = flags.append_eod,
-                                .vocabulary = flags.vocabulary,
-                                .overwrite = flags.overwrite};
+  data::DatasetRequest request{.inputs = {flags.inputs.begin(), flags.inputs.end()},
+                               .prefix = flags.out,
+                               .append_end_of_document = flags.append_eod,
+                               .vocabulary = flags.vocabulary,
+                               .overwrite = flags.overwrite};
   if (!flags.jsonl_key.empty()) request.jsonl_key = flags.jsonl_key;
   report::Progress bar({.label = "data", .total = bytes_of(flags.inputs), .unit = "bytes"});
   request.progress = [&](int64_t done) { bar.set(done); };
-  const double before = runtime::now_seconds();
-  const train::DatasetSummary summary = train::build_dataset(request);
-  const double seconds = runtime::now_seconds() - before;
+  const double before = executor::now_seconds();
+  const data::DatasetSummary summary = data::build_dataset(request);
+  const double seconds = executor::now_seconds() - before;
   bar.finish();
-  const int64_t bytes = train::IndexedDataset(request.prefix).num_bytes();
+  const int64_t bytes = data::IndexedDataset(request.prefix).num_bytes();
   const double tokens_per_second = static_cast<double>(summary.tokens) / seconds;
   if (flags.json) {
     Json json = {{"prefix", flags.out},
                  {"documents", summary.documents},
                  {"empty_documents", summary.empty_documents},
                  {"tokens", summary.tokens},
-                 {"token_type", train::name(summary.type)},
+                 {"token_type", data::name(summary.type)},
                  {"vocabulary", summary.vocabulary == 0 ? Json() : Json(summary.vocabulary)},
                  {"input_bytes", summary.input_bytes},
                  {"bytes", bytes},
@@ -86,7 +86,7 @@ int build(const BuildFlags& flags) {
       {{"documents", fmt::format("{}", summary.documents)},
        {"empty documents, left out", fmt::format("{}", summary.empty_documents)},
        {"tokens", fmt::format("{}", summary.tokens)},
-       {"token type", train::name(summary.type)},
+       {"token type", data::name(summary.type)},
        {"vocabulary", summary.vocabulary == 0 ? "unknown" : fmt::format("{}", summary.vocabulary)},
        {"read", format_bytes(static_cast<double>(summary.input_bytes))},
        {"written", format_bytes(static_cast<double>(bytes))},
@@ -102,20 +102,20 @@ struct ShowFlags {
 };
 
 int show(const ShowFlags& flags) {
-  train::names_indexed_dataset(flags.prefix);  // says when one of the two is missing
-  const train::IndexedDataset dataset(flags.prefix);
+  data::names_indexed_dataset(flags.prefix);  // says when one of the two is missing
+  const data::IndexedDataset dataset(flags.prefix);
   std::vector<int64_t> first(static_cast<size_t>(std::min(flags.tokens, dataset.num_tokens())));
   dataset.read(0, first);
   report::Progress bar({.label = "read", .total = dataset.num_tokens(), .unit = "tokens"});
   const int64_t largest =
-      train::check_tokens(dataset, 0, [&](int64_t done, int64_t) { bar.set(done); });
+      data::check_tokens(dataset, 0, [&](int64_t done, int64_t) { bar.set(done); });
   bar.finish();
   if (flags.json) {
     const Json json = {{"prefix", flags.prefix},
                        {"documents", dataset.num_documents()},
                        {"sequences", dataset.num_sequences()},
                        {"tokens", dataset.num_tokens()},
-                       {"token_type", train::name(dataset.type())},
+                       {"token_type", data::name(dataset.type())},
                        {"largest_token", largest < 0 ? Json() : Json(largest)},
                        {"bytes", dataset.num_bytes()},
                        {"first_tokens", first}};
@@ -125,7 +125,7 @@ int show(const ShowFlags& flags) {
   print_facts({{"documents", fmt::format("{}", dataset.num_documents())},
                {"sequences", fmt::format("{}", dataset.num_sequences())},
                {"tokens", fmt::format("{}", dataset.num_tokens())},
-               {"token type", train::name(dataset.type())},
+               {"token type", data::name(dataset.type())},
                {"largest token", largest < 0 ? "none" : fmt::format("{}", largest)},
                {"vocabulary, at least", fmt::format("{}", largest + 1)},
                {"on disk", format_bytes(static_cast<double>(dataset.num_bytes()))}});

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/checkpoint/hf_weights.h>
 #include <piper/cli/command.h>
 #include <piper/cli/load_corpus.h>
 #include <piper/cli/meet_processes.h>
@@ -9,14 +10,13 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/comm/launch.h>
+#include <piper/executor/tensor_bytes.h>
 #include <piper/model/import.h>
+#include <piper/profile/bench_device.h>
 #include <piper/report/progress.h>
-#include <piper/runtime/bench_device.h>
-#include <piper/runtime/player.h>
 #include <piper/strategy/runnable.h>
-#include <piper/train/data.h>
+#include <piper/train/batches.h>
 #include <piper/train/evaluate.h>
-#include <piper/train/hf_weights.h>
 #include <piper/train/process_agreement.h>
 
 #include <algorithm>
@@ -36,9 +36,9 @@ struct Flags {
   bool fp64 = false, json = false;
 };
 
-train::Corpus part_of(const train::Corpus& corpus, const Flags& flags) {
+data::Corpus part_of(const data::Corpus& corpus, const Flags& flags) {
   if (flags.split == "all") return corpus;
-  train::CorpusSplit split = train::split_corpus(corpus, flags.validation);
+  data::CorpusSplit split = data::split_corpus(corpus, flags.validation);
   return flags.split == "train" ? split.train : split.validation;
 }
 
@@ -58,24 +58,24 @@ strategy::Strategy strategy_of(const Flags& flags, const model::Model& model) {
 
 // On one rank, with several windows at once, so that the products are large.
 train::Evaluation evaluate_alone(const model::Model& model, const strategy::Strategy& given,
-                                 const train::WeightFolder& folder, const train::Corpus& corpus,
+                                 const checkpoint::WeightFolder& folder, const data::Corpus& corpus,
                                  const Flags& flags, at::Device device, report::Progress& bar) {
   const auto stage =
       nn::make_stage(model, train::one_rank(model, given.sequence, 1, given.precision), Rank(0),
-                     {.dtype = runtime::scalar_type(given.precision), .device = device});
-  train::load_weights(folder, stage->named_pieces(), model.tied_embeddings);
+                     {.dtype = executor::scalar_type(given.precision), .device = device});
+  checkpoint::load_weights(folder, stage->named_pieces(), model.tied_embeddings);
   return train::evaluate(*stage, model, corpus, given.sequence, flags.windows,
                          [&](int64_t done, int64_t) { bar.set(done); });
 }
 
 int run(const Flags& flags) {
-  const runtime::BenchDevice device = runtime::parse_bench_device(flags.device);
+  const profile::BenchDevice device = profile::parse_bench_device(flags.device);
   const model::Model model = read_model(flags.weights, flags.ignore);
   const strategy::Strategy strategy = strategy_of(flags, model);
-  const train::WeightFolder folder(flags.weights);
-  train::check_weights(folder, model);
-  const train::Corpus corpus = part_of(load_corpus(flags.data, model.vocabulary), flags);
-  train::check_window(corpus, strategy.sequence);
+  const checkpoint::WeightFolder folder(flags.weights);
+  checkpoint::check_weights(folder, model);
+  const data::Corpus corpus = part_of(load_corpus(flags.data, model.vocabulary), flags);
+  data::check_window(corpus, strategy.sequence);
 
   const int64_t all = train::num_windows(corpus, strategy.sequence);
   report::Progress bar({.label = "eval",

@@ -13,10 +13,9 @@ constexpr int64_t kQuick = 1 << 26;  // tokens that are checked in less than a s
 
 }  // namespace
 
-train::Corpus load_corpus(const std::vector<std::string>& paths, int64_t vocabulary) {
-  const train::Corpus corpus = paths.empty()
-                                   ? train::Corpus(train::read_own_text(PIPER_SOURCE_FOLDER))
-                                   : train::read_corpus({paths.begin(), paths.end()});
+data::Corpus load_corpus(const std::vector<std::string>& paths, int64_t vocabulary) {
+  const data::Corpus corpus = paths.empty() ? data::Corpus(data::read_own_text(PIPER_SOURCE_FOLDER))
+                                            : data::read_corpus({paths.begin(), paths.end()});
   std::optional<report::Progress> bar;
   if (corpus.size() > kQuick && (corpus.is_indexed() || vocabulary < 256))
     bar.emplace(
@@ -27,7 +26,7 @@ train::Corpus load_corpus(const std::vector<std::string>& paths, int64_t vocabul
   return corpus;
 }
 
-std::string describe(const train::Corpus& corpus) {
+std::string describe(const data::Corpus& corpus) {
   const auto size = static_cast<double>(corpus.size());
   return fmt::format("{} ({})", corpus.source(),
                      corpus.is_indexed() ? format_count(size) + " tokens" : format_bytes(size));

@@ -11,6 +11,7 @@
 #include <piper/cluster/cluster.h>
 #include <piper/cost/trainer/moe_schedules.h>
 #include <piper/cost/trainer/parm_choice.h>
+#include <piper/cost/trainer/pipemoe_choice.h>
 #include <piper/cost/trainer/trainer_profile.h>
 #include <piper/report/table.h>
 #include <piper/strategy/runnable.h>
@@ -211,9 +212,40 @@ void print(const cost::ParmChoice& choice, const std::string& by_price) {
       name_of(choice.corrected), name_of(choice.printed), by_price);
 }
 
+Json to_json(const cost::paper::pipemoe::Task& task) {
+  return {{"alpha_seconds", task.startup_seconds}, {"beta_n_seconds", task.work_seconds}};
+}
+
+Json to_json(const cost::PipemoeChoice& choice) {
+  return {{"num_chunks", choice.chunks.num_chunks},
+          {"case", name(case_of(choice.forward, choice.chunks.num_chunks))},
+          {"seconds", choice.price.total()},
+          {"num_chunks_by_both_passes", choice.chunks_of_both},
+          {"seconds_by_both_passes", choice.price_of_both.total()},
+          {"own_num_chunks", choice.best.num_chunks},
+          {"own_seconds", choice.best.total()},
+          {"all_to_all", to_json(choice.forward.all_to_all)},
+          {"experts", to_json(choice.forward.experts)},
+          {"forward_seconds_by_model", choice.chunks.seconds},
+          {"worst_error_of_lines", std::max(choice.all_to_all_error, choice.experts_error)}};
+}
+
+void print(const cost::PipemoeChoice& choice) {
+  const auto chunks = [](int64_t n) { return fmt::format("{} chunk{}", n, n == 1 ? "" : "s"); };
+  fmt::print(
+      "PipeMoE's model takes {} for the forward, and so for the backward, {} for their sum: "
+      "chunked in them is {} and {} by price; in Piper's own {} it is {} ({:+.1f} % and {:+.1f} "
+      "%)\n",
+      chunks(choice.chunks.num_chunks), choice.chunks_of_both, format_seconds(choice.price.total()),
+      format_seconds(choice.price_of_both.total()), chunks(choice.best.num_chunks),
+      format_seconds(choice.best.total()), 100 * choice.regret(), 100 * choice.regret_of_both());
+}
+
 void print_paper(const Flags& flags) {
   if (flags.paper == "parm")
     print_statements(validate::parm_statements(), validate::parm_assumptions(), flags.json);
+  else if (flags.paper == "pipemoe")
+    print_statements(validate::pipemoe_statements(), validate::pipemoe_assumptions(), flags.json);
   else
     print_statements(validate::monta_statements(), validate::monta_assumptions(), flags.json);
 }
@@ -243,6 +275,8 @@ int run(const Flags& flags) {
   std::vector<Row> rows;
   for (const MoeSchedulePrice& p : prices) rows.push_back({p, not_trained(p, s, model)});
   const std::string why = verdict(prices);
+  const cost::PipemoeChoice pipemoe = cost::choose_as_pipemoe(
+      cost::price_chunks(f, setting, machine, strategy::MoeSchedule::kChunked));
   const bool is_of_parm = flags.tp > 1;  // else S1 and S2 are one exchange
   if (flags.json) {
     Json json{{"model", model.name},
@@ -257,6 +291,7 @@ int run(const Flags& flags) {
               {"why", why},
               {"schedules", Json::array()}};
     for (const Row& row : rows) json["schedules"].push_back(to_json(row));
+    json["pipemoe"] = to_json(pipemoe);
     if (is_of_parm)
       json["algorithm_1"] =
           to_json(cost::choose_as_parm(f, setting, machine), cheapest_of_parm(prices));
@@ -271,6 +306,7 @@ int run(const Flags& flags) {
       s.mesh.world(), flags.micro_batch, flags.sequence, to_text(rows));
   fmt::print("{}\n", why);
   print_not_trained(rows);
+  print(pipemoe);
   if (is_of_parm) print(cost::choose_as_parm(f, setting, machine), cheapest_of_parm(prices));
   return 0;
 }
@@ -287,7 +323,7 @@ Run add_moe(Subcommand command) {
   command
       .add_option("--paper", flags->paper,
                   "instead: what the paper prints beside what is computed, misprints said")
-      .check(one_of({"parm", "monta"}));
+      .check(one_of({"parm", "monta", "pipemoe"}));
   command.add_option("--tp", flags->tp, "ranks that hold the same tokens")
       .check(integer_in(1, strategy::kMaxDegree))
       .show_default();

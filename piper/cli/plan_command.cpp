@@ -227,10 +227,10 @@ Run add_plan(Subcommand command) {
       "on a profiled machine");
   command.add_option("--moe-schedule", flags->moe_schedule,
                      "fix the order of a mixture layer on a profiled machine: plain, chunked, "
-                     "parm-baseline, parm-s1, parm-s2, monta-o1 or monta-o2");
+                     "fastermoe, parm-baseline, parm-s1, parm-s2, monta-o1 or monta-o2");
   command
       .add_option("--moe-chunks", flags->fixed.moe_chunks,
-                  "fix the chunks of --moe-schedule chunked, parm-s2 and monta-o2")
+                  "fix the chunks of --moe-schedule chunked, fastermoe, parm-s2 and monta-o2")
       .check(integer_in(1, strategy::kMaxMoeChunks));
   command
       .add_option(

@@ -12,9 +12,9 @@
 #include <piper/comm/launch.h>
 #include <piper/comm/process_world.h>
 #include <piper/model/import.h>
+#include <piper/profile/measure_links.h>
+#include <piper/profile/profile.h>
 #include <piper/report/progress.h>
-#include <piper/runtime/measure_links.h>
-#include <piper/runtime/profile.h>
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
@@ -61,9 +61,9 @@ std::vector<strategy::Precision> precisions_of(const std::vector<std::string>& n
   return precisions;
 }
 
-runtime::ProfileOptions options_of(const Flags& flags) {
-  runtime::ProfileOptions options;
-  options.device = runtime::parse_bench_device(flags.device);
+profile::ProfileOptions options_of(const Flags& flags) {
+  profile::ProfileOptions options;
+  options.device = profile::parse_bench_device(flags.device);
   options.num_ranks = flags.ranks.value_or(options.device.is_cpu() ? 4 : 1);
   options.num_cores = flags.cores;
   options.full = flags.full;
@@ -84,17 +84,17 @@ runtime::ProfileOptions options_of(const Flags& flags) {
 
 // The links between the ranks of the processes that a launcher started; false in all but the first
 // of them, which have then done their part.
-bool measure_links_of_processes(const comm::Launch& launch, runtime::ProfileOptions& options) {
+bool measure_links_of_processes(const comm::Launch& launch, profile::ProfileOptions& options) {
   if (options.full || !options.device.is_cpu())
     throw InvalidInput(
         "--full and --device are for one process; allowed under a launcher: neither");
   const auto world =
       comm::make_process_world(launch, options.num_ranks, {comm::control_options_from()});
   report::Progress bar({.label = "links", .total = 100, .unit = "%"});
-  const runtime::LinkOptions links{.num_ranks = options.num_ranks, .tight = options.tight};
+  const profile::LinkOptions links{.num_ranks = options.num_ranks, .tight = options.tight};
   int64_t done = 0;
-  const int64_t all = runtime::num_link_points(links);
-  options.links = runtime::measure_links_of(
+  const int64_t all = profile::num_link_points(links);
+  options.links = profile::measure_links_of(
       *world, links, options.budget_seconds * kForLinksOfProcesses, [&](const std::string& what) {
         if (world->process() == 0) bar.set(100 * ++done / all, what);
       });
@@ -115,7 +115,7 @@ Json link_json(const cluster::Cluster& machine, const char* name) {
           {"samples", samples}};
 }
 
-Json findings_json(const runtime::ProfileOptions& options, const runtime::Profile& profile) {
+Json findings_json(const profile::ProfileOptions& options, const profile::Profile& profile) {
   Json head_sizes = Json::array();
   for (const cluster::HeadSize& h : cluster::head_sizes_of(profile.cluster.curves))
     head_sizes.push_back({{"head_dim", h.head_dim},
@@ -139,7 +139,7 @@ Json findings_json(const runtime::ProfileOptions& options, const runtime::Profil
 }
 
 int run(const Flags& flags) {
-  runtime::ProfileOptions options = options_of(flags);
+  profile::ProfileOptions options = options_of(flags);
   if (const auto launch = comm::launch_from();
       launch && !measure_links_of_processes(*launch, options))
     return 0;
@@ -147,7 +147,7 @@ int run(const Flags& flags) {
   options.progress = [&](const std::string& what, double part) {
     bar.set(static_cast<int64_t>(part * 100), what);
   };
-  const runtime::Profile profile = runtime::profile_host(options);
+  const profile::Profile profile = profile::profile_host(options);
   bar.set(100, "");
   bar.finish();
   if (!flags.out.empty()) write_json_file(flags.out, cluster::to_json(profile.cluster));

@@ -3,8 +3,8 @@
 #include <piper/base/units.h>
 #include <piper/cli/profile_text.h>
 #include <piper/cluster/findings.h>
+#include <piper/profile/measure_products.h>
 #include <piper/report/table.h>
-#include <piper/runtime/measure_products.h>
 
 #include <algorithm>
 #include <cmath>
@@ -62,8 +62,8 @@ void print_rates(const cluster::Cluster& machine) {
 }
 
 void print_products(const cluster::Cluster& machine) {
-  const std::vector<runtime::ProductComparison> compared =
-      runtime::compared_products(machine.curves);
+  const std::vector<profile::ProductComparison> compared =
+      profile::compared_products(machine.curves);
   if (compared.empty()) return;
   const std::vector<nn::ProductClass>& classes = nn::product_classes();
   report::Table table{.columns = {{"product"}, {"rows", Align::kRight}}};

@@ -247,11 +247,14 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   command.add_option(
       "--moe-schedule", f.moe_schedule,
       "order of a mixture layer: plain; chunked, where the rows of one chunk of tokens travel "
-      "while another is computed; parm-baseline, where ranks of etp gather their tokens; of tokens "
-      "that ranks of tp hold alike parm-s1, parm-s2, monta-o1 or monta-o2 (plain)");
+      "while another is computed; fastermoe, likewise with groups of the ranks that rows go to; "
+      "parm-baseline, where ranks of etp gather their tokens; of tokens that ranks of tp hold "
+      "alike "
+      "parm-s1, parm-s2, monta-o1 or monta-o2 (plain)");
   command
       .add_option("--moe-chunks", f.moe_chunks,
-                  "of --moe-schedule chunked, parm-s2 and monta-o2: chunks of a rank's tokens (1)")
+                  "of --moe-schedule chunked, parm-s2 and monta-o2: chunks of a rank's tokens; of "
+                  "fastermoe: groups of the ranks of ep (1)")
       .check(integer_in(1, strategy::kMaxMoeChunks));
   command
       .add_option("--redundant-experts", f.redundant_experts,

@@ -22,11 +22,11 @@
 #include <piper/nn/experts_grouped.h>
 #include <piper/nn/fused_attention.h>
 #include <piper/nn/tensor_ops.h>
+#include <piper/profile/bench_device.h>
+#include <piper/profile/profile.h>
 #include <piper/report/progress.h>
 #include <piper/report/run_files.h>
 #include <piper/report/table.h>
-#include <piper/runtime/bench_device.h>
-#include <piper/runtime/profile.h>
 #include <piper/strategy/runnable.h>
 #include <piper/train/memory_check.h>
 #include <piper/train/process_agreement.h>
@@ -68,7 +68,7 @@ struct Flags {
 // The profile that a prediction needs, when the user named no cluster.
 cluster::Cluster profile_here(int64_t num_ranks, strategy::Precision precision,
                               const std::vector<at::Device>& devices) {
-  runtime::ProfileOptions options{
+  profile::ProfileOptions options{
       .num_ranks = num_ranks, .budget_seconds = 5, .precisions = {precision}};
   if (!devices.empty()) {
     if (num_ranks > 1)
@@ -81,15 +81,15 @@ cluster::Cluster profile_here(int64_t num_ranks, strategy::Precision precision,
   options.progress = [&](const std::string& what, double part) {
     bar.set(static_cast<int64_t>(part * 100), what);
   };
-  cluster::Cluster here = runtime::profile_host(options).cluster;
+  cluster::Cluster here = profile::profile_host(options).cluster;
   bar.set(100, "");
   return here;
 }
 
 // Reads --data, checks every token of it, and takes the validation part off.
 void set_corpus(const Flags& flags, train::RunRequest& request) {
-  train::Corpus corpus = load_corpus(flags.data, request.model.vocabulary);
-  train::check_window(corpus, request.strategy.sequence);
+  data::Corpus corpus = load_corpus(flags.data, request.model.vocabulary);
+  data::check_window(corpus, request.strategy.sequence);
   request.validate_every = flags.validate_every;
   request.validation_windows = flags.validation_windows;
   if (flags.validation == 0) {
@@ -99,9 +99,9 @@ void set_corpus(const Flags& flags, train::RunRequest& request) {
     request.corpus = std::move(corpus);
     return;
   }
-  train::CorpusSplit split = train::split_corpus(corpus, flags.validation);
-  train::check_window(split.train, request.strategy.sequence);
-  train::check_window(split.validation, request.strategy.sequence);
+  data::CorpusSplit split = data::split_corpus(corpus, flags.validation);
+  data::check_window(split.train, request.strategy.sequence);
+  data::check_window(split.validation, request.strategy.sequence);
   request.corpus = std::move(split.train);
   request.validation = std::move(split.validation);
 }
@@ -180,7 +180,7 @@ void complete(const Flags& flags, train::RunRequest& request) {
           flags.minimum_learning_rate >= 0 ? flags.minimum_learning_rate : flags.learning_rate / 10,
       .warmup_steps = flags.warmup >= 0 ? flags.warmup : std::min<int64_t>(flags.steps / 10, 100),
       .total_steps = flags.steps};
-  if (const auto problems = train::problems(request.options.learning_rate); !problems.empty())
+  if (const auto problems = optim::problems(request.options.learning_rate); !problems.empty())
     throw InvalidInput(problems);
   request.checkpoint_every = flags.checkpoint_every;
   request.keep_checkpoints = flags.keep;
@@ -239,10 +239,10 @@ std::vector<std::string> device_kernels(const train::RunRequest& request) {
 int run(const Flags& flags) {
   if (flags.resume && flags.fresh)
     throw InvalidInput("--resume and --fresh contradict each other; give one of them");
-  const std::vector<at::Device> devices = runtime::parse_devices(flags.device);
+  const std::vector<at::Device> devices = profile::parse_devices(flags.device);
   train::RunRequest request = model_and_strategy(flags);
   if (!devices.front().is_cpu()) request.devices = devices;
-  if (flags.deterministic) runtime::compute_deterministically();
+  if (flags.deterministic) profile::compute_deterministically();
   set_policies(flags, request);
   const std::unique_ptr<comm::World> world = meet_processes(
       request.strategy.mesh.world(),

@@ -1,4 +1,4 @@
-// The closed list of exchanges from which runtime, bench and planner choose: strategy::kAllToAlls.
+// The closed list of exchanges from which executor, bench and planner choose: strategy::kAllToAlls.
 // One function writes any of them, one says which counts its members must tell each other first.
 // kHaloDedup is not among them: it moves tokens by their routes (halo_dedup.h, known_routes.h).
 #pragma once

@@ -36,13 +36,16 @@ MemberSteps all_to_all_flat(int64_t member, std::span<const int64_t> send_counts
   result.steps.reserve(2 * n - 1);
   for (int64_t distance = 1; distance < n; ++distance) {
     const int64_t peer = (member - distance + n) % n;
-    result.steps.push_back(
-        {.kind = StepKind::kReceive, .peer = static_cast<int32_t>(peer), .target = received[peer]});
+    if (received[peer].count > 0)
+      result.steps.push_back({.kind = StepKind::kReceive,
+                              .peer = static_cast<int32_t>(peer),
+                              .target = received[peer]});
   }
   for (int64_t distance = 1; distance < n; ++distance) {
     const int64_t peer = (member + distance) % n;
-    result.steps.push_back(
-        {.kind = StepKind::kSend, .peer = static_cast<int32_t>(peer), .source = sent[peer]});
+    if (sent[peer].count > 0)
+      result.steps.push_back(
+          {.kind = StepKind::kSend, .peer = static_cast<int32_t>(peer), .source = sent[peer]});
   }
   result.steps.push_back(
       {.kind = StepKind::kCopy, .source = sent[member], .target = received[member]});

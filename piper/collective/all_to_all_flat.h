@@ -1,8 +1,7 @@
 // All-to-all with uneven counts, flat: one message for every pair, everything posted at once.
 //
 // Member i sends to i+1, i+2, ... (modulo n), so that no member is hit by all the others first; its
-// own part is copied. A zero count is a message like any other: the structure does not depend on
-// the counts, and a disagreement between two members is found instead of hanging.
+// own part is copied. A pair without units has no message: both sides know the count.
 //
 //   member 1 of 3      input   | for 0 | for 1  | for 2 |
 //                                  |       |copy     |

@@ -1,7 +1,7 @@
 // A rank's memory on a device, for ranks that are threads of one process: copies, and the marks by
 // which one rank's streams wait for another's.
 //
-// Implementations: runtime/tensor_device_operations.h.
+// Implementations: executor/tensor_device_operations.h.
 #pragma once
 
 #include <piper/comm/device_operations.h>

@@ -1,7 +1,7 @@
 // Additions and moves of rows where data lies on a device: what a player of steps needs beside
 // messages and copies, put into a stream.
 //
-// Implementations: runtime/tensor_device_operations.h (libtorch, any device it knows).
+// Implementations: executor/tensor_device_operations.h (libtorch, any device it knows).
 #pragma once
 
 #include <piper/collective/steps.h>

@@ -506,20 +506,21 @@ int64_t hidden_tokens(const schedule::SlotMeaning& slot, const SegmentWork& work
 
 SegmentWork work_of_chunk(const SegmentWork& all, int64_t chunk, int64_t num_chunks) {
   if (chunk == 0) return all;
-  const int64_t tokens = std::max<int64_t>(1, all.routed_tokens());
-  const strategy::TokenChunk own =
-      strategy::token_chunk(all.routed_tokens(), num_chunks, chunk - 1);
+  const bool is_of_peers = all.by.peers > 0;
+  const int64_t cut = is_of_peers ? all.by.peers : all.routed_tokens();
+  const int64_t whole = std::max<int64_t>(1, cut);
+  const strategy::TokenChunk own = strategy::token_chunk(cut, num_chunks, chunk - 1);
   const auto part = [&](int64_t rows) {
-    return rows * (own.first + own.count) / tokens - rows * own.first / tokens;
+    return rows * (own.first + own.count) / whole - rows * own.first / whole;
   };
   SegmentWork work = all;
-  work.chunk_tokens = own.count;
+  if (!is_of_peers) work.chunk_tokens = own.count;
   work.rows = part(all.rows);
   work.others_rows = part(all.others_rows);
   work.received_rows = part(all.received_rows);
   work.gathered_rows = part(all.gathered_rows);
   // Not less than an even share of the chunk's rows.
-  work.largest_expert_rows = (all.largest_expert_rows * own.count + tokens - 1) / tokens;
+  work.largest_expert_rows = (all.largest_expert_rows * own.count + whole - 1) / whole;
   for (ExpertsOfSize& alike : work.other_experts) {
     alike.rows = part(alike.rows);
     if (alike.rows == 0) alike.num_experts = 0;
@@ -546,7 +547,9 @@ Division division_of(const strategy::Strategy& s) {
           .fuses_exchange = strategy::fuses_exchange(s),
           .rows = strategy::divides_rows(s) ? s.mesh.tp : 1,
           .copies = strategy::copies_of_rows(s),
-          .copied_experts = s.redundant_experts / s.mesh.ep};
+          .copied_experts = s.redundant_experts / s.mesh.ep,
+          .peers = strategy::grouped_peers(s),
+          .groups = strategy::grouped_peers(s) > 0 ? strategy::num_moe_chunks(s) : 1};
 }
 
 SegmentBytes segment_bytes(const model::Model& model, const schedule::Segment& segment,

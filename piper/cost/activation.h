@@ -33,6 +33,8 @@ struct Division {
   int64_t rows = 1;             // of the tokens that ranks of `tensor` route alike: among them
   int64_t copies = 1;           // strategy::copies_of_rows
   int64_t copied_experts = 0;   // that a rank holds beside those whose home it is
+  int64_t peers = 0;            // strategy::grouped_peers
+  int64_t groups = 1;           // of these
   auto operator<=>(const Division&) const = default;
 };
 Division division_of(const strategy::Strategy& strategy);
@@ -55,8 +57,7 @@ struct SegmentWork {
   // U, where tokens travel in place of their copies (strategy::deduplicates): one for each token of
   // a member; else -1
   int64_t received_tokens = -1;
-  // Of a chunk of a mixture layer's tokens (work_of_chunk): how many the chunk has; -1: these are
-  // all.
+  // Of a chunk of a mixture layer's tokens (work_of_chunk): how many the chunk has; -1: all tokens.
   int64_t chunk_tokens = -1;
   int64_t local_experts = 0;
   int64_t element_bytes = 4;
@@ -85,7 +86,8 @@ struct SegmentWork {
 };
 
 // Of chunk 1 to `num_chunks` of the tokens (strategy::token_chunk), where every chunk routes as all
-// of them do. Chunk 0 is all (schedule::Segment::chunk).
+// of them do, or of the peers, each of which is sent as much. Chunk 0 is all
+// (schedule::Segment::chunk).
 SegmentWork work_of_chunk(const SegmentWork& all, int64_t chunk, int64_t num_chunks);
 
 struct SegmentBytes {

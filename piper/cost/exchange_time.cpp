@@ -199,6 +199,47 @@ TwoWays UnevenTraffic::of(int64_t member) const {
   return ways;
 }
 
+namespace {
+
+// Calls visit(first, last) for the parts of first..last, without inner_first..inner_last, that lie
+// in begin..begin + count - 1 on a ring of n members.
+template <class F>
+void for_each_part(int64_t n, int64_t begin, int64_t count, int64_t first, int64_t last,
+                   int64_t inner_first, int64_t inner_last, F visit) {
+  const int64_t wrapped = (begin % n + n) % n;
+  for (const int64_t from : {wrapped, wrapped - n}) {
+    const auto cut = [&](int64_t low, int64_t high) {
+      const int64_t a = std::max(low, from), b = std::min(high, from + count - 1);
+      if (a <= b) visit(a, b);
+    };
+    cut(first, inner_first - 1);
+    cut(inner_last + 1, last);
+  }
+}
+
+}  // namespace
+
+TwoWays UnevenTraffic::of(int64_t member, const strategy::TokenChunk& distances) const {
+  TwoWays ways;
+  const double own =
+      before_[static_cast<size_t>(member + 1)] - before_[static_cast<size_t>(member)];
+  const auto [near, count] = distances;
+  for_each_level(cluster_, group_, member,
+                 [&](size_t level, int64_t first, int64_t last, int64_t in_first, int64_t in_last) {
+                   for_each_part(group_.size, member + near, count, first, last, in_first, in_last,
+                                 [&](int64_t a, int64_t b) {
+                                   ways.sent.messages[level] += static_cast<double>(b - a + 1);
+                                   ways.sent.bytes[level] += before_[static_cast<size_t>(b + 1)] -
+                                                             before_[static_cast<size_t>(a)];
+                                 });
+                   for_each_part(group_.size, member - near - count + 1, count, first, last,
+                                 in_first, in_last, [&](int64_t a, int64_t b) {
+                                   ways.received.add(level, own, static_cast<double>(b - a + 1));
+                                 });
+                 });
+  return ways;
+}
+
 bool is_measured_all_to_all(const cluster::Cluster& cluster, const Group& group) {
   return has_measured_all_to_all(cluster) && in_one_node(cluster, group);
 }
@@ -247,6 +288,17 @@ double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group,
   Uneven uneven(cluster);
   for (int64_t member = 0; member < group.size; ++member)
     uneven.add(traffic.of(member), group.device(member));
+  return is_measured_all_to_all(cluster, group) ? uneven.measured() : uneven.seconds();
+}
+
+double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group,
+                          std::span<const double> to_bytes, const strategy::TokenChunk& distances) {
+  if (group.size <= 1 || distances.count == 0 || (distances.first == 0 && distances.count == 1))
+    return 0;
+  const UnevenTraffic traffic(cluster, group, to_bytes);
+  Uneven uneven(cluster);
+  for (int64_t member = 0; member < group.size; ++member)
+    uneven.add(traffic.of(member, distances), group.device(member));
   return is_measured_all_to_all(cluster, group) ? uneven.measured() : uneven.seconds();
 }
 

@@ -30,6 +30,7 @@
 #include <piper/collective/all_reduce_hierarchical.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/strategy.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <array>
 #include <cstdint>
@@ -128,6 +129,10 @@ double all_to_all_seconds(const cluster::Cluster& cluster, std::span<const Rank>
 double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group,
                           std::span<const double> to_bytes);
 
+// The same of what goes to the members `distances` behind each alone (strategy::is_in_group).
+double all_to_all_seconds(const cluster::Cluster& cluster, const Group& group,
+                          std::span<const double> to_bytes, const strategy::TokenChunk& distances);
+
 // The traffic of one member in that exchange.
 struct TwoWays {
   Traffic sent, received;
@@ -138,6 +143,7 @@ class UnevenTraffic {
   UnevenTraffic(const cluster::Cluster& cluster, const Group& group,
                 std::span<const double> to_bytes);
   TwoWays of(int64_t member) const;
+  TwoWays of(int64_t member, const strategy::TokenChunk& distances) const;
 
  private:
   const cluster::Cluster& cluster_;

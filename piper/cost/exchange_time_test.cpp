@@ -170,6 +170,26 @@ TEST_CASE("rows that come the same from everywhere: the short form is the matrix
         matrix.insert(matrix.end(), to_bytes.begin(), to_bytes.end());
       CHECK(all_to_all_seconds(cluster, group, std::span<const double>(to_bytes)) ==
             near(all_to_all_seconds(cluster, members, matrix)));
+      // The same of the peers at some distances alone.
+      for (int64_t first = 0; first < group.size; ++first)
+        for (int64_t count = 0; first + count <= group.size; ++count) {
+          std::vector<double> part = matrix;
+          for (int64_t from = 0; from < group.size; ++from)
+            for (int64_t to = 0; to < group.size; ++to)
+              if (!strategy::is_in_group(group.size, {first, count}, from, to))
+                part[static_cast<size_t>(from * group.size + to)] = 0;
+          const double seconds =
+              all_to_all_seconds(cluster, group, std::span<const double>(to_bytes), {first, count});
+          // Written out, members start up for pairs without bytes too.
+          if (first == 0 && count == group.size)
+            CHECK(seconds == near(all_to_all_seconds(cluster, members, part)));
+          else
+            CHECK(seconds <= all_to_all_seconds(cluster, members, part) * (1 + 1e-12));
+          if (count > 1 || (count == 1 && first > 0))
+            CHECK(seconds > 0);
+          else
+            CHECK(seconds == 0);
+        }
     }
 }
 

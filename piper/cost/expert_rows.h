@@ -40,6 +40,10 @@ class ExpertRows {
   // Rows that every rank of an expert group sends to the experts of ep index `to`; of an expert
   // with several copies each has an equal part.
   int64_t rows_to(int32_t layer, int64_t to, int16_t chunk = 0) const;
+  // The same of all chunks, of a balanced load too.
+  int64_t rows_of_pair(int32_t layer, int64_t to) const {
+    return balanced() ? work(layer, 0).rows / strategy_.mesh.ep : rows_to(layer, to);
+  }
   // The work of a segment of the layer (-1: of the model's ends) on a rank of this ep index.
   // `chunk`: schedule::Segment::chunk.
   SegmentWork work(int32_t layer, int64_t ep_index, int16_t chunk = 0) const;

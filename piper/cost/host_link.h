@@ -15,7 +15,7 @@
 namespace piper::cost {
 
 // Bytes a second, one way: the number "host_copy_bytes_per_second" of a description; else PCIe 4
-// x16 as copied, and of CPUs, whose "host" is memory apart (runtime/host_memory.h), 1 GB/s. Those
+// x16 as copied, and of CPUs, whose "host" is memory apart (executor/host_memory.h), 1 GB/s. Those
 // keep to it when they run.
 double host_bytes_per_second(const cluster::Cluster& cluster);
 

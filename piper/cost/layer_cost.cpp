@@ -259,7 +259,8 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
       schedule::layer_kind(model_.layers[static_cast<size_t>(layer)], s);
   const bool exchanged = kind.exchanges;
   const ExchangeSeconds exchange =
-      exchanged ? exchange_seconds(layer, chunk, s) : ExchangeSeconds{};
+      exchanged ? exchange_seconds(layer, strategy::grouped_peers(s) > 0 ? work : chunk, s)
+                : ExchangeSeconds{};
   if (exchanged) {
     const double pair_bytes = static_cast<double>(chunk.rows * model_.hidden * work.element_bytes) /
                               static_cast<double>(mesh.ep);
@@ -325,7 +326,7 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
           const bool is_of_experts = task.segment == SegmentKind::kExpertTensor;
           switch (task.kind) {
             case graph::TaskKind::kAllToAll:
-              return exchange.rows;
+              return exchange.of_chunk(task.chunk);
             case graph::TaskKind::kExchangeCounts:
               return is_of_experts ? exchange_counts_seconds(
                                          cluster_, expert_sharers,
@@ -371,15 +372,19 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
   const int64_t experts = model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
   const double pair_bytes = static_cast<double>(work.rows) * static_cast<double>(model_.hidden) *
                             static_cast<double>(work.element_bytes) / static_cast<double>(mesh.ep);
+  const int64_t peers = strategy::grouped_peers(s);
   std::vector<double> to_bytes;
   if (load_ != nullptr)
     for (int64_t to = 0; to < mesh.ep * work.receivers(); ++to)
       to_bytes.push_back(static_cast<double>(rows(s).rows_to(layer, to / work.receivers())) *
                          static_cast<double>(model_.hidden * work.element_bytes) /
-                         static_cast<double>(num_chunks));
+                         static_cast<double>(peers > 0 ? 1 : num_chunks));
+  else if (peers > 0)
+    to_bytes.assign(static_cast<size_t>(peers), pair_bytes);
   const strategy::Axis axis =
       work.by.fuses_exchange ? strategy::Axis::kTensorExpert : strategy::Axis::kExpert;
-  ExchangeSeconds longest;
+  ExchangeSeconds longest{
+      .rows = std::vector<double>(static_cast<size_t>(peers > 0 ? num_chunks : 1), 0.0)};
   const int64_t groups = std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt);
   // Of all ranks as if they were members of one stage: their groups lie alike.
   strategy::Mesh one_stage{.ep = mesh.ep, .dp = mesh.world(), .etp = mesh.etp};
@@ -388,12 +393,18 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
     const strategy::Members members = layout.members(axis, i * mesh.ep);
     const Group group{.first = members.first, .stride = members.stride, .size = members.size};
     const std::span<const double> uneven(to_bytes);
-    longest.rows = std::max(
-        longest.rows, load_ == nullptr
-                          ? all_to_all_seconds(cluster_, group, pair_bytes) *
-                                cost_over_flat(cluster_, group, form, pair_bytes, routed(layer))
-                          : all_to_all_seconds(cluster_, group, uneven) *
-                                cost_over_flat(cluster_, group, form, uneven, routed(layer)));
+    const double over_flat = load_ == nullptr
+                                 ? cost_over_flat(cluster_, group, form, pair_bytes, routed(layer))
+                                 : cost_over_flat(cluster_, group, form, uneven, routed(layer));
+    for (int64_t chunk = 0; chunk < std::ssize(longest.rows); ++chunk) {
+      double& seconds = longest.rows[static_cast<size_t>(chunk)];
+      const double flat = peers > 0
+                              ? all_to_all_seconds(cluster_, group, uneven,
+                                                   strategy::token_chunk(peers, num_chunks, chunk))
+                          : load_ == nullptr ? all_to_all_seconds(cluster_, group, pair_bytes)
+                                             : all_to_all_seconds(cluster_, group, uneven);
+      seconds = std::max(seconds, flat * over_flat);
+    }
     longest.counts = std::max(
         longest.counts, exchange_counts_seconds(cluster_, group, num_chunks * experts / mesh.ep));
   }

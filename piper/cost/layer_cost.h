@@ -103,7 +103,11 @@ class LayerCosts {
   Routed routed(int32_t layer) const;
   LayerCost make_layer(size_t type, const strategy::Strategy& strategy);
   struct ExchangeSeconds {
-    double rows = 0, counts = 0;  // one exchange of each
+    std::vector<double> rows;  // of each chunk's exchange; one entry: all chunks' are alike
+    double counts = 0;
+    double of_chunk(int64_t chunk) const {
+      return rows.size() > 1 ? rows[static_cast<size_t>(chunk - 1)] : rows.front();
+    }
   };
   // Under a load: rows of a strategy with these micro-batches, degrees and capacity; kept until
   // others are asked for.
@@ -111,6 +115,7 @@ class LayerCosts {
   const ExpertRows& rows(const strategy::Strategy& strategy);
   // What the layer's busiest ranks do: that with most rows, that with the largest expert.
   std::vector<SegmentWork> works(int32_t layer, const strategy::Strategy& strategy);
+  // `work`: of a chunk; where chunks are groups of peers, of all of them.
   ExchangeSeconds exchange_seconds(int32_t layer, const SegmentWork& work,
                                    const strategy::Strategy& strategy);
   // A gather or a reduce-scatter of hidden states among the ranks that share matrices, which an

@@ -208,6 +208,7 @@ class StepPricer {
       return transfer;
     }
     if (task.kind != TaskKind::kAllToAll) return {};
+    if (is_of_peers()) return ports_.all_to_all(step_.graph.group(task.group), bytes_between(task));
     if (rows_.balanced()) return ports_.all_to_all(group(task), pair_bytes(task));
     if (!rows_.exact()) return ports_.all_to_all(group(task), bytes_to(task));
     return ports_.all_to_all(step_.graph.group(task.group), bytes_between(task));
@@ -409,6 +410,11 @@ class StepPricer {
   // up to which side counts as sender.
   TaskPrice all_to_all(const Task& task) const {
     const ExchangeForm form = form_of(strategy_);
+    if (is_of_peers()) {
+      const std::vector<double> to = bytes_to(task);
+      return {all_to_all_seconds(cluster_, step_.graph.group(task.group), bytes_between(task)) *
+              cost_over_flat(cluster_, group(task), form, std::span<const double>(to))};
+    }
     if (rows_.balanced()) {
       const double bytes = pair_bytes(task);
       return {all_to_all_seconds(cluster_, group(task), bytes) *
@@ -463,13 +469,18 @@ class StepPricer {
            static_cast<double>(step_.graph.group(task.group).size());
   }
 
+  // Whether a chunk's rows go to some peers alone.
+  bool is_of_peers() const {
+    return strategy::grouped_peers(strategy_) > 0 && strategy::num_moe_chunks(strategy_) > 1;
+  }
+
   int64_t receivers() const { return strategy::fuses_exchange(strategy_) ? strategy_.mesh.etp : 1; }
 
   // From any member to each; where all rows are known, the mean of all members.
   std::vector<double> bytes_to(const Task& task) const {
     const int64_t size = std::ssize(step_.graph.group(task.group));
     std::vector<double> bytes(static_cast<size_t>(size));
-    if (rows_.exact()) {
+    if (rows_.exact() || is_of_peers()) {
       const std::vector<double> between = copy_bytes_between(task);
       for (size_t i = 0; i < between.size(); ++i)
         bytes[i % bytes.size()] += between[i] / static_cast<double>(size);
@@ -490,13 +501,24 @@ class StepPricer {
 
   std::vector<double> copy_bytes_between(const Task& task) const {
     const std::vector<Rank>& members = step_.graph.group(task.group);
+    const Segment& segment = step_.segment(task);
+    const strategy::TokenChunk distances =
+        is_of_peers()
+            ? strategy::token_chunk(strategy_.mesh.ep, strategy::num_moe_chunks(strategy_),
+                                    segment.chunk - 1)
+            : strategy::TokenChunk{};
     std::vector<double> bytes;
-    for (const Rank from : members)
-      for (int64_t to = 0; to < std::ssize(members); ++to)
-        bytes.push_back(row_bytes() *
-                        static_cast<double>(rows_.rows_between(
-                            step_.segment(task).layer, task.micro_batch, layout_.member(from),
-                            to / receivers(), step_.segment(task).chunk)));
+    for (int64_t from = 0; from < std::ssize(members); ++from)
+      for (int64_t to = 0; to < std::ssize(members); ++to) {
+        const int64_t rows =
+            rows_.exact() ? rows_.rows_between(segment.layer, task.micro_batch,
+                                               layout_.member(members[static_cast<size_t>(from)]),
+                                               to / receivers(), segment.chunk)
+            : strategy::is_in_group(strategy_.mesh.ep, distances, from, to)
+                ? rows_.rows_of_pair(segment.layer, to)
+                : 0;
+        bytes.push_back(row_bytes() * static_cast<double>(rows));
+      }
     return bytes;
   }
 

@@ -345,6 +345,13 @@ class Sender {
       const Rank rank = members[static_cast<size_t>(from)];
       return rows_.rows_between(layer, task.micro_batch, layout_.member(rank), to, chunk);
     }
+    if (const int64_t peers = strategy::grouped_peers(strategy_); peers > 0 && num_chunks() > 1) {
+      const int64_t self = layout_.coordinates(members[static_cast<size_t>(from)]).ep;
+      if (!strategy::is_in_group(peers, strategy::token_chunk(peers, num_chunks(), chunk - 1), self,
+                                 to))
+        return 0;
+      return rows_.rows_of_pair(layer, to);
+    }
     if (rows_.balanced()) return rows_.work(layer, 0, chunk).rows / strategy_.mesh.ep;
     return rows_.rows_to(layer, to, chunk);
   }

@@ -67,6 +67,30 @@ TEST_CASE(
   CHECK(largest == 34 * row);
 }
 
+TEST_CASE("a group of peers is sent its rows in its chunk, and nothing in any other") {
+  const model::Model model = example::mixture(1);
+  strategy::Strategy strategy = example::strategy(model, 1, 4, 4, 1);
+  const Sent whole = sent(strategy, model);
+  strategy.moe_schedule = strategy::MoeSchedule::kFasterMoe;
+  strategy.moe_chunks = 3;  // distances 0; 1; 2 and 3
+  const Sent groups = sent(strategy, model);
+  using graph::Phase;
+  using graph::TaskKind;
+  for (const Phase phase : {Phase::kForward, Phase::kBackward})
+    for (int64_t from = 0; from < 4; ++from)
+      for (int64_t to = 0; to < 4; ++to)
+        CHECK(total(groups, Rank(from), Rank(to), TaskKind::kAllToAll, phase) ==
+              total(whole, Rank(from), Rank(to), TaskKind::kAllToAll, phase));
+  for (const SentBytes& bytes : groups.bytes) {
+    const graph::Task& task = groups.step.graph.task(bytes.task);
+    const schedule::Segment& segment = groups.step.segment(task);
+    if (task.kind != TaskKind::kAllToAll || task.phase != Phase::kForward) continue;
+    const int64_t there = (bytes.to.value - task.rank.value + 4) % 4;
+    const int64_t distance = segment.kind == schedule::SegmentKind::kGate ? there : 4 - there;
+    CHECK(segment.chunk == (distance == 1 ? 2 : 3));
+  }
+}
+
 TEST_CASE(
     "where tokens travel in place of copies, tokens are counted, and a weight for each copy") {
   const model::Model model = example::mixture(1);

@@ -265,6 +265,9 @@ void choose(List& list, const model::Model& model, const model::FeedForward& ff,
   list.launches(4);
 }
 
+// Every group of peers adds its copies to all tokens, the first one to nothing.
+double further_sums(const SegmentWork& work) { return static_cast<double>(work.by.groups - 1); }
+
 void gate(List& list, const model::Model& model, const model::FeedForward& ff,
           const SegmentWork& work) {
   const auto tokens = static_cast<double>(work.routed_tokens());
@@ -274,6 +277,7 @@ void gate(List& list, const model::Model& model, const model::FeedForward& ff,
     list.pass(static_cast<double>(work.merged_rows() / work.by.gated) * d, 0,
               1);  // each token adds up its copies' gradients
     list.pass(tokens * d, 0, work.by.copies > 1 ? 3 : 1);  // and takes each of them whole
+    list.pass(further_sums(work) * tokens * d, 0, 2);
   } else {
     list.copy(static_cast<double>(work.rows) * d);
   }
@@ -317,6 +321,7 @@ void merge(List& list, const model::Model& model, const SegmentWork& work) {
   const auto rows = static_cast<double>(work.merged_rows() / others);
   if (rows > 0) list.pass(rows * d, 1, 1 + static_cast<double>(work.rows) / rows);
   list.pass(tokens * d, 2, 1);
+  list.pass(further_sums(work) * tokens * d, 2, 0);
 }
 
 void shared_experts(List& list, const model::Model& model, const model::FeedForward& ff,

@@ -1,5 +1,5 @@
 // The language: what the ranks do, as tasks, streams, slots and operations. Written by schedule/,
-// priced by cost/, played in virtual time by sim/ and in real time by runtime/. Knows no model and
+// priced by cost/, played in virtual time by sim/ and in real time by executor/. Knows no model and
 // no tensor.
 //
 //   rank 0   compute  | F0 attention | F0 gate |            | F0 experts | ...

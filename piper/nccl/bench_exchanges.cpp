@@ -1,6 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/nccl/bench_exchanges.h>
-#include <piper/nccl/player.h>
+#include <piper/nccl/streamed_exchange.h>
 
 #include <vector>
 
@@ -43,8 +43,8 @@ class BenchExchanges final : public comm::DeviceExchanges {
   }
 
   void play(size_t exchange, uint64_t key, double timeout_seconds) override {
-    exchanges_[exchange]->player.start(key);
-    wait(exchanges_[exchange]->player, timeout_seconds);
+    exchanges_[exchange]->exchange.start(key);
+    wait(exchanges_[exchange]->exchange, timeout_seconds);
   }
 
   void fetch(size_t exchange, std::span<std::byte> output) override {
@@ -58,10 +58,10 @@ class BenchExchanges final : public comm::DeviceExchanges {
         : input(communicator.library(), steps.input_count * unit.bytes),
           output(communicator.library(), steps.output_count * unit.bytes),
           scratch(communicator.library(), steps.scratch_count * unit.bytes),
-          player(communicator, name, std::move(steps), {input.get(), output.get(), scratch.get()},
-                 unit, nullptr) {}
+          exchange(communicator, name, std::move(steps), {input.get(), output.get(), scratch.get()},
+                   unit, nullptr) {}
     DeviceMemory input, output, scratch;
-    Player player;
+    StreamedExchange exchange;
   };
 
   void copy(std::byte* to, const std::byte* from, size_t bytes, cudaMemcpyKind kind) {

@@ -80,7 +80,7 @@ class Communicator {
   cudaStream_t messages() const { return messages_.get(); }
   cudaStream_t local() const { return local_.get(); }
 
-  // Events are kept for the next player: exchanges of other sizes ask for others each time.
+  // Events are kept for the next exchange: those of other sizes ask for others each time.
   Event take_event();
   void give_back(Event event) { spare_events_.push_back(std::move(event)); }
 

@@ -41,8 +41,8 @@ std::vector<Heard> others_hear(
       const auto steps = collective::all_to_all(algorithm, rank, collective::even_nodes(2, 2),
                                                 [](int64_t, int64_t) { return 100; });
       std::vector<std::byte> input(400), output(400), scratch(steps.scratch_count + 1);
-      Player player(communicator, "tokens", steps, {input.data(), output.data(), scratch.data()},
-                    {}, nullptr);
+      StreamedExchange exchange(communicator, "tokens", steps,
+                                {input.data(), output.data(), scratch.data()}, {}, nullptr);
       try {
         for (uint64_t round = 0; round < 100; ++round) {
           if (rank == victim && round == 2) {
@@ -50,8 +50,8 @@ std::vector<Heard> others_hear(
             fault(num_heard);
             return;
           }
-          player.start(round);
-          wait(player, timeout_seconds);
+          exchange.start(round);
+          wait(exchange, timeout_seconds);
         }
       } catch (const CommError& error) {
         heard[rank] = {error.what(), seconds_since(begin)};
@@ -100,11 +100,11 @@ TEST_CASE("what is asked of a communicator that was given up is refused, not wai
     const auto steps = collective::all_to_all(AllToAll::kFlat, 0, collective::apart(1),
                                               [](int64_t, int64_t) { return 8; });
     std::vector<std::byte> input(8), output(8);
-    Player player(communicator, "tokens", steps, {input.data(), output.data(), nullptr}, {},
-                  nullptr);
+    StreamedExchange exchange(communicator, "tokens", steps, {input.data(), output.data(), nullptr},
+                              {}, nullptr);
     communicator.abort();
     try {
-      player.start(1);
+      exchange.start(1);
     } catch (const CommError& error) {
       said = error.what();
     }
@@ -121,12 +121,12 @@ TEST_CASE("a rank five times as slow as the others is no alarm") {
         collective::all_to_all(AllToAll::kHalo, transport.rank().value,
                                collective::even_nodes(2, 2), [](int64_t, int64_t) { return 100; });
     std::vector<std::byte> input(400), output(400), scratch(steps.scratch_count + 1);
-    Player player(communicator, "tokens", steps, {input.data(), output.data(), scratch.data()}, {},
-                  nullptr);
+    StreamedExchange exchange(communicator, "tokens", steps,
+                              {input.data(), output.data(), scratch.data()}, {}, nullptr);
     for (uint64_t round = 0; round < 5; ++round) {
       std::this_thread::sleep_for(std::chrono::milliseconds(transport.rank().value == 1 ? 50 : 10));
-      player.start(round);
-      wait(player, 1);
+      exchange.start(round);
+      wait(exchange, 1);
       ++num_played;
     }
   });

@@ -39,13 +39,13 @@ TEST_CASE("from the second play on a rank allocates nothing, and brings the new 
                                               [](int64_t, int64_t) { return kBytes; });
     std::vector<std::byte> input(kRanks * kBytes), output(kRanks * kBytes),
         scratch(steps.scratch_count);
-    Player player(communicator, "exchange", steps, {input.data(), output.data(), scratch.data()},
-                  {}, nullptr);
+    StreamedExchange exchange(communicator, "exchange", steps,
+                              {input.data(), output.data(), scratch.data()}, {}, nullptr);
     for (int64_t round = 0; round < kRounds; ++round) {
       std::fill(input.begin(), input.end(), static_cast<std::byte>(rank * 16 + round));
       const int64_t before = num_allocations;
-      player.start(static_cast<uint64_t>(round));
-      wait(player, 20);
+      exchange.start(static_cast<uint64_t>(round));
+      wait(exchange, 20);
       // The stand-in keeps lists of messages for later; how many are in use at once varies.
       if (round >= kRounds / 2) allocated += num_allocations - before;
       for (int64_t i = 0; i < kRanks * kBytes; ++i)

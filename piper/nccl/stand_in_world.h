@@ -5,8 +5,8 @@
 #include <doctest/doctest.h>
 #include <piper/comm/element.h>
 #include <piper/comm/local.h>
-#include <piper/nccl/player.h>
 #include <piper/nccl/stand_in.h>
+#include <piper/nccl/streamed_exchange.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -215,7 +215,10 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
   s.scores_TE.reset();  // before there are rows
   out.rows_of_expert = order.counts;
   of_own_tokens.reset();
-  std::vector<DispatchOrder> orders = split_order(std::move(sent), std::ssize(chunks));
+  const bool by_peers = block.peers > 0 && chunks.size() > 1;
+  std::vector<DispatchOrder> orders =
+      by_peers ? split_order_by_peers(sent, std::ssize(chunks), block.peers, block.peer)
+               : split_order(std::move(sent), std::ssize(chunks));
   for (size_t c = 0; c < chunks.size(); ++c) {
     if (block.divided.count > 1)
       orders[c] = divide_order(orders[c], block.divided.count, block.divided.index);
@@ -224,7 +227,8 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
                  .position = std::move(orders[c].position),
                  .counts = std::move(orders[c].counts),
                  .divided_rows = std::move(orders[c].divided_rows),
-                 .first_own_row = orders[c].first_own_row};
+                 .first_own_row = orders[c].first_own_row,
+                 .of_all_tokens = by_peers};
   }
   chunks.front().sequence_counts = shared_counts_BE;
   chunks.front().sequence = own_sequence;
@@ -239,7 +243,7 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
     const int64_t tokens = routing.position.size(0);
     out.rows.push_back(at::empty({routing.token.size(0), x1_TD.size(1)}, x1_TD.options()));
     gather_rows_out(out.rows.back(), xn_TD.narrow(0, first, tokens), routing.token);
-    first += tokens;
+    if (!by_peers) first += tokens;
   }
   return out;
 }
@@ -261,14 +265,14 @@ GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_ro
         block, auxiliary_BE, are_logits ? g_logits_TE.sigmoid() : g_logits_TE, span);
   }
   const at::Tensor& g_log_sum_T = tape.saved.at(3);
-  for_each_chunk(chunks, block.gathered, [&](size_t c, int64_t first, const at::Tensor& position) {
-    const int64_t count = position.size(0);
+  const auto through_router = [&](int64_t first, const JoinedCopies& copies) {
+    const int64_t count = copies.position.size(0);
     router_backward_(
         g_logits_TE.narrow(0, first, count),
         {.expert = tape.saved.at(1).narrow(0, first, count),
-         .position = position,
-         .weights = chunks[c]->weights,
-         .g_weights = g_weights[c],
+         .position = copies.position,
+         .weights = copies.weights,
+         .g_weights = copies.g_weights,
          .auxiliary = auxiliary_BE,
          .g_log_sum = g_log_sum_T.defined() ? g_log_sum_T.narrow(0, first, count) : at::Tensor(),
          .sequence = span.sequence,
@@ -276,7 +280,20 @@ GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_ro
          .normalised = block.normalised,
          .sigmoid = block.sigmoid,
          .scaling = block.scaling});
-  });
+  };
+  if (chunks.front()->of_all_tokens) {  // the scores of a token become gradients once
+    std::vector<at::Tensor> position, weights;
+    for (const Routing* chunk : chunks) {
+      position.push_back(chunk->position);
+      weights.push_back(chunk->weights);
+    }
+    through_router(0, join_chunks(position, weights, g_weights));
+  } else {
+    for_each_chunk(chunks, block.gathered,
+                   [&](size_t c, int64_t first, const at::Tensor& position) {
+                     through_router(first, {position, chunks[c]->weights, g_weights[c]});
+                   });
+  }
   zero_padding_(span, g_logits_TE);
   const at::Tensor g_TE = g_logits_TE.to(x1_TD.scalar_type());
   tape.weights_part([&block, g_TE, x1_TD] {
@@ -288,7 +305,11 @@ GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_ro
     out.x1 = at::empty_like(x1_TD);
     for_each_chunk(chunks, block.gathered,
                    [&](size_t c, int64_t first, const at::Tensor& position) {
-                     sum_rows_out(out.x1.narrow(0, first, position.size(0)), g_rows[c], position);
+                     const at::Tensor sum = out.x1.narrow(0, first, position.size(0));
+                     if (c == 0 || !chunks[c]->of_all_tokens)
+                       sum_rows_out(sum, g_rows[c], position);
+                     else
+                       merge_out(sum, g_rows[c], at::ones_like(chunks[c]->weights), position, sum);
                    });
     if (block.copies > 1) out.x1.mul_(block.copies);
   }

@@ -75,6 +75,9 @@ struct GateBlock {
   TensorShare gathered;
   TensorShare divided;  // of these tokens' rows, which are sent from here
   int64_t copies = 1;   // of every row that experts are sent (strategy::copies_of_rows)
+  // Where chunks are groups of peers (strategy::grouped_peers): of how many, and which of them this
+  // rank is.
+  int64_t peers = 0, peer = 0;
   int64_t top_k = 0;
   bool normalised = false;
   bool sigmoid = false;
@@ -120,14 +123,15 @@ GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_ro
                            const at::Tensor& x1_TD, const Routings& chunks, Tape& tape);
 
 // visit(c, first, position): of each chunk the positions of its tokens' copies, [T, K], and the
-// first of them; where tokens are gathered, of own ones alone.
+// first of them; where tokens are gathered, of own ones alone. Where chunks are groups of peers each
+// of them has all tokens.
 template <class Visit>
 void for_each_chunk(const Routings& chunks, const TensorShare& gathered, Visit visit) {
   int64_t first = 0;
   for (size_t c = 0; c < chunks.size(); ++c) {
     const at::Tensor position = gathered.own(chunks[c]->position);
     visit(c, first, position);
-    first += position.size(0);
+    if (!chunks[c]->of_all_tokens) first += position.size(0);
   }
 }
 

@@ -61,7 +61,7 @@ void merge(const T* returned, const Main<T>* weights, const int32_t* position, c
   widest([&] PIPER_INLINE_LAMBDA {
     for (int64_t t = 0; t < tokens; ++t) {
       T* to = out + t * width;
-      std::memcpy(to, x1 + t * width, sizeof(T) * static_cast<size_t>(width));
+      if (x1 != out) std::memcpy(to, x1 + t * width, sizeof(T) * static_cast<size_t>(width));
       for (int64_t j = 0; j < k; ++j) {
         const int64_t p = position[t * k + j];
         if (p < 0) continue;

@@ -195,46 +195,104 @@ auto with_choices(const at::Tensor& scores, const at::Tensor& expert_TK, int64_t
 
 }  // namespace
 
+namespace {
+
+// What of an order lies on the host.
+struct OnHost {
+  explicit OnHost(const DispatchOrder& order)
+      : token(read_on_host(order.token)), position(read_on_host(order.position)) {}
+  at::Tensor token, position;
+};
+
+// Some rows of an order, ascending, as one of their own: of `count` tokens from `first` on.
+DispatchOrder part_of(const DispatchOrder& order, const OnHost& on_host,
+                      const std::vector<int32_t>& rows, std::vector<int64_t> counts, int64_t first,
+                      int64_t count) {
+  const auto* token_of = on_host.token.const_data_ptr<int32_t>();
+  const auto* position_of = on_host.position.const_data_ptr<int32_t>();
+  const int64_t k = on_host.position.size(1);
+  std::vector<int32_t> of_all(static_cast<size_t>(on_host.token.size(0)), -1);
+  DispatchOrder part;
+  part.counts = std::move(counts);
+  part.token = at::empty({std::ssize(rows)}, at::kInt);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    of_all[static_cast<size_t>(rows[i])] = static_cast<int32_t>(i);
+    part.token.data_ptr<int32_t>()[i] = token_of[rows[i]] - static_cast<int32_t>(first);
+  }
+  part.position = at::empty({count, k}, at::kInt);
+  for (int64_t i = 0; i < count * k; ++i) {
+    const int32_t at = position_of[first * k + i];
+    part.position.data_ptr<int32_t>()[i] = at < 0 ? -1 : of_all[static_cast<size_t>(at)];
+  }
+  const at::Device device = order.weights.device();
+  const at::Tensor index = at::tensor(at::ArrayRef<int32_t>(rows), at::kInt).to(device);
+  part.weights = order.weights.index_select(0, index);
+  part.token = part.token.to(device);
+  part.position = part.position.to(device);
+  return part;
+}
+
+}  // namespace
+
 std::vector<DispatchOrder> split_order(DispatchOrder order, int64_t num_chunks) {
   std::vector<DispatchOrder> chunks;
   if (num_chunks == 1) {
     chunks.push_back(std::move(order));
     return chunks;
   }
-  const at::Tensor token = read_on_host(order.token), position = read_on_host(order.position);
-  const auto* token_of = token.const_data_ptr<int32_t>();
-  const auto* position_of = position.const_data_ptr<int32_t>();
-  const int64_t k = position.size(1);
+  const OnHost on_host(order);
+  const auto* token_of = on_host.token.const_data_ptr<int32_t>();
   for (int64_t c = 0; c < num_chunks; ++c) {
-    const strategy::TokenChunk own = strategy::token_chunk(position.size(0), num_chunks, c);
+    const strategy::TokenChunk own = strategy::token_chunk(on_host.position.size(0), num_chunks, c);
     // Rows of an expert are in the order of tokens, in the chunk as among all.
-    std::vector<int32_t> rows, of_all(static_cast<size_t>(token.size(0)), -1);
-    DispatchOrder& chunk = chunks.emplace_back();
+    std::vector<int32_t> rows;
+    std::vector<int64_t> counts;
     int64_t row = 0;
     for (const int64_t count : order.counts) {
       const size_t before = rows.size();
-      for (const int64_t end = row + count; row < end; ++row) {
-        if (token_of[row] < own.first || token_of[row] >= own.first + own.count) continue;
-        of_all[static_cast<size_t>(row)] = static_cast<int32_t>(rows.size());
-        rows.push_back(static_cast<int32_t>(row));
-      }
-      chunk.counts.push_back(static_cast<int64_t>(rows.size() - before));
+      for (const int64_t end = row + count; row < end; ++row)
+        if (token_of[row] >= own.first && token_of[row] < own.first + own.count)
+          rows.push_back(static_cast<int32_t>(row));
+      counts.push_back(static_cast<int64_t>(rows.size() - before));
     }
-    chunk.token = at::empty({std::ssize(rows)}, at::kInt);
-    for (size_t i = 0; i < rows.size(); ++i)
-      chunk.token.data_ptr<int32_t>()[i] = token_of[rows[i]] - static_cast<int32_t>(own.first);
-    chunk.position = at::empty({own.count, k}, at::kInt);
-    for (int64_t i = 0; i < own.count * k; ++i) {
-      const int32_t at = position_of[own.first * k + i];
-      chunk.position.data_ptr<int32_t>()[i] = at < 0 ? -1 : of_all[static_cast<size_t>(at)];
-    }
-    const at::Device device = order.weights.device();
-    const at::Tensor index = at::tensor(at::ArrayRef<int32_t>(rows), at::kInt).to(device);
-    chunk.weights = order.weights.index_select(0, index);
-    chunk.token = chunk.token.to(device);
-    chunk.position = chunk.position.to(device);
+    chunks.push_back(part_of(order, on_host, rows, std::move(counts), own.first, own.count));
   }
   return chunks;
+}
+
+std::vector<DispatchOrder> split_order_by_peers(const DispatchOrder& order, int64_t num_chunks,
+                                                int64_t peers, int64_t index) {
+  const OnHost on_host(order);
+  const auto places = std::ssize(order.counts);
+  PIPER_CHECK(places % peers == 0, "as many places on every rank");
+  std::vector<DispatchOrder> chunks;
+  for (int64_t c = 0; c < num_chunks; ++c) {
+    const strategy::TokenChunk distances = strategy::token_chunk(peers, num_chunks, c);
+    std::vector<int32_t> rows;
+    std::vector<int64_t> counts;
+    int32_t row = 0;
+    for (int64_t place = 0; place < places; ++place) {
+      const auto count = static_cast<int32_t>(order.counts[static_cast<size_t>(place)]);
+      const bool is_own = strategy::is_in_group(peers, distances, index, place / (places / peers));
+      for (int32_t i = 0; is_own && i < count; ++i) rows.push_back(row + i);
+      counts.push_back(is_own ? count : 0);
+      row += count;
+    }
+    chunks.push_back(part_of(order, on_host, rows, std::move(counts), 0, on_host.position.size(0)));
+  }
+  return chunks;
+}
+
+JoinedCopies join_chunks(const std::vector<at::Tensor>& position,
+                         const std::vector<at::Tensor>& weights,
+                         const std::vector<at::Tensor>& g_weights) {
+  JoinedCopies all{position.front().clone(), at::cat(weights), at::cat(g_weights)};
+  int64_t before = 0;
+  for (size_t c = 0; c < position.size(); before += weights[c++].size(0))
+    if (c > 0)  // a copy has a row in one chunk, and -1 in the others
+      all.position =
+          all.position.maximum((position[c] + before).masked_fill_(position[c].lt(0), -1));
+  return all;
 }
 
 DispatchOrder divide_order(const DispatchOrder& order, int64_t ranks, int64_t index) {

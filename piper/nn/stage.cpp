@@ -12,6 +12,7 @@
 #include <piper/strategy/divided_states.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/runnable.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <utility>
 
@@ -242,9 +243,10 @@ class ModelStage final : public Stage {
     at::Tensor x_TD = at::empty_like(residual_TD);
     for_each_chunk(chunks, at(layer).gate.gathered,
                    [&](size_t c, int64_t first, const at::Tensor& position) {
-                     const int64_t tokens = position.size(0);
-                     merge_out(x_TD.narrow(0, first, tokens), returned[c], chunks[c]->weights,
-                               position, residual_TD.narrow(0, first, tokens));
+                     const at::Tensor sum_TD = x_TD.narrow(0, first, position.size(0));
+                     const bool adds = c > 0 && chunks[c]->of_all_tokens;
+                     merge_out(sum_TD, returned[c], chunks[c]->weights, position,
+                               adds ? sum_TD : residual_TD.narrow(0, first, position.size(0)));
                    });
     return x_TD;
   }
@@ -585,6 +587,7 @@ std::unique_ptr<Stage> make_stage(const model::Model& model, const strategy::Str
                    .divides_rows = strategy::divides_rows(strategy),
                    .gathers_tokens = strategy::ranks_per_gated_token_set(strategy) > 1,
                    .copies = strategy::copies_of_rows(strategy),
+                   .peers = strategy::grouped_peers(strategy),
                    .first_stage = false,
                    .last_stage = false,
                    .placements = options.placements,

@@ -111,6 +111,10 @@ struct Routing {
   std::vector<int64_t> divided_rows;
   int64_t first_own_row = 0;
 
+  // Whether the chunk is a group of peers (strategy::grouped_peers): copies that go to others are
+  // as if dropped.
+  bool of_all_tokens = false;
+
   // Where ranks share the experts' matrices (expert-tensor parallelism; schedule/step.h): the
   // received_counts of all of them, by rank, [etp * P * L], filled by the caller. The experts then
   // compute with the rows of all, in this order.
@@ -233,7 +237,8 @@ class Stage {
   // first pass whose tape is recomputed later counts once).
   //
   // Gate and merge work on chunks of the tokens (schedule/step.h): as many nearly equal ranges
-  // (strategy::token_chunk) as there are routings, each with rows and a routing of its own.
+  // (strategy::token_chunk) as there are routings, each with rows and a routing of its own; or on
+  // groups of peers (strategy::grouped_peers), each with all tokens.
   // sequence_counts are in the first one.
   // `choices`: what choose_forward() made of all ranks that share the sequences, by rank, where a
   // capacity is theirs; else undefined.

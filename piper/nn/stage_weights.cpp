@@ -349,6 +349,8 @@ void declare_layer(const model::Model& model, int32_t layer, const StageShare& s
                  .gathered = share.gathers_tokens ? share.experts : whole,
                  .divided = share.divides_rows ? tensor : whole,
                  .copies = share.copies,
+                 .peers = share.peers,
+                 .peer = share.ep_index,
                  .top_k = ffn.top_k,
                  .normalised = ffn.normalise_top_k};
   blocks.gate.context = share.context;

@@ -35,6 +35,7 @@ struct StageShare {
   bool divides_rows = false;    // of the same tokens, behind the gate
   bool gathers_tokens = false;  // those that share experts, in front of the gate
   int64_t copies = 1;           // of every row that experts are sent
+  int64_t peers = 0;            // strategy::grouped_peers
   bool first_stage = true;
   bool last_stage = true;
   balance::Placements placements;  // StageOptions

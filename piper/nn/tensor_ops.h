@@ -83,6 +83,7 @@ void gather_rows_out(at::Tensor out, const at::Tensor& x, const at::Tensor& inde
 void sum_rows_out(at::Tensor out, const at::Tensor& rows, const at::Tensor& position);
 void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows);  // index int64
 
+// `x1` may be `out` itself, to which the weighted rows are then added.
 void merge_out(at::Tensor out, const at::Tensor& returned, const at::Tensor& weights,
                const at::Tensor& position, const at::Tensor& x1);
 // g_returned has the rows from `first_row` on, as many as it holds; g_weights has all.
@@ -139,6 +140,19 @@ std::vector<char> beyond_capacity(const at::Tensor& choices_BSC, int64_t num_exp
 // The same rows by chunks of the tokens (strategy::token_chunk): `token` counts from the chunk's
 // first, and the counts of sequences stay behind. On a device the host waits once more.
 std::vector<DispatchOrder> split_order(DispatchOrder order, int64_t num_chunks);
+// The same rows by groups of the `peers` ranks that hold their places, seen from rank `index`
+// (strategy::grouped_peers): each has all tokens, of which the others' copies are as if dropped.
+// On a device the host waits once more.
+std::vector<DispatchOrder> split_order_by_peers(const DispatchOrder& order, int64_t num_chunks,
+                                                int64_t peers, int64_t index);
+// Positions, weights and the weights' gradients of all chunks of such a split as those of one
+// order, in which rows follow each other by chunk.
+struct JoinedCopies {
+  at::Tensor position, weights, g_weights;
+};
+JoinedCopies join_chunks(const std::vector<at::Tensor>& position,
+                         const std::vector<at::Tensor>& weights,
+                         const std::vector<at::Tensor>& g_weights);
 // The same rows divided among `ranks` ranks: of every expert's, rank `index` has the part
 // (index + place of the expert) % ranks of nearly equal ones (strategy::token_chunk), so that
 // experts with few rows do not all fall to one rank. On a device the host waits once more.

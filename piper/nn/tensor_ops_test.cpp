@@ -167,6 +167,48 @@ TEST_CASE("a share of the rows has the gradients of its own rows, and the weight
   });
 }
 
+TEST_CASE("groups of peers hold every copy once, and join to the order that they were cut from") {
+  const at::Tensor p = at::softmax(wave({13, 6}, 3, at::kDouble) * 4, -1);
+  const at::Tensor expert = at::empty({13, 2}, at::kInt);
+  choose_experts_out(expert, p);
+  for (const double capacity : {0.0, 1.0})
+    for (const int64_t peers : {2, 3, 6})
+      for (const int64_t chunks : {int64_t{2}, peers})
+        for (int64_t self = 0; self < peers; ++self) {
+          CAPTURE(capacity);
+          CAPTURE(peers);
+          CAPTURE(chunks);
+          CAPTURE(self);
+          const DispatchOrder order = order_rows(p, expert, {13}, true, 1, {.factor = capacity});
+          std::vector<int64_t> counts(6);
+          std::vector<at::Tensor> position, weights;
+          const std::vector<DispatchOrder> groups =
+              split_order_by_peers(order, chunks, peers, self);
+          for (size_t c = 0; c < groups.size(); ++c) {
+            const DispatchOrder& group = groups[c];
+            for (int64_t e = 0; e < 6; ++e) {
+              const int64_t distance = (e / (6 / peers) - self + peers) % peers;
+              if (distance * chunks / peers != static_cast<int64_t>(c) && peers == chunks)
+                CHECK(group.counts[static_cast<size_t>(e)] == 0);
+              counts[static_cast<size_t>(e)] += group.counts[static_cast<size_t>(e)];
+            }
+            for (int64_t row = 0; row < group.token.size(0); ++row)
+              CHECK(group.position[group.token[row].item<int64_t>()].eq(row).any().item<bool>());
+            position.push_back(group.position);
+            weights.push_back(group.weights);
+          }
+          CHECK(counts == order.counts);
+          const JoinedCopies all = join_chunks(position, weights, weights);
+          CHECK(at::equal(all.position.lt(0), order.position.lt(0)));
+          for (int64_t i = 0; i < order.position.numel(); ++i) {
+            const auto from = order.position.view({-1})[i].item<int64_t>();
+            if (from < 0) continue;
+            CHECK(all.weights[all.position.view({-1})[i].item<int64_t>()].item<double>() ==
+                  order.weights[from].item<double>());
+          }
+        }
+}
+
 TEST_CASE("every expert's rows are divided among the ranks, and each copy is found again") {
   const at::Tensor p = at::softmax(wave({13, 5}, 3, at::kDouble) * 4, -1);
   const at::Tensor expert = at::empty({13, 2}, at::kInt);

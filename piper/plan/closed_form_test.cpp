@@ -340,7 +340,7 @@ TEST_CASE("on slow links sums and gathers of tokens take what is simulated, to 2
 // way together, the simulation has them share links, and the closed form one behind the other: it
 // adds up their latencies, which are the example's step, so that of the example memory alone is
 // checked.
-TEST_CASE("chunks of tokens: time within 10 % and memory within three messages") {
+TEST_CASE("chunks of rows: time within 10 % and memory within three messages") {
   const cluster::Cluster cluster = example::nodes();
   double worst = 0;
   for (const model::Model& model : {example::mixture(4), model::load_model("piper-10m")})
@@ -349,17 +349,25 @@ TEST_CASE("chunks of tokens: time within 10 % and memory within three messages")
                                        {.pp = 2, .ep = 2, .dp = 4},
                                        {.dp = 2, .etp = 2},
                                        {.ep = 2, .dp = 2, .etp = 2, .tp = 2}})
-      for (const int64_t chunks : {2, 3, 8})
+      for (const auto& [schedule, chunks] :
+           {std::pair<strategy::MoeSchedule, int64_t>{strategy::MoeSchedule::kChunked, 2},
+            {strategy::MoeSchedule::kChunked, 3},
+            {strategy::MoeSchedule::kChunked, 8},
+            {strategy::MoeSchedule::kFasterMoe, 2},
+            {strategy::MoeSchedule::kFasterMoe, 3},
+            {strategy::MoeSchedule::kFasterMoe, 4}})
         for (const Recompute recompute : strategy::kRecomputes) {
+          if (traits(schedule).groups_peers && chunks > mesh.ep) continue;
           Strategy s = example::strategy(model, mesh.pp, mesh.ep, mesh.dp, 3);
           s.mesh = mesh;
           s.sequence_parallel = mesh.tp > 1;
-          s.moe_schedule = strategy::MoeSchedule::kChunked;
+          s.moe_schedule = schedule;
           s.moe_chunks = chunks;
           s.recompute = recompute;
           s.sequence = 64;
-          INFO(fmt::format("{} pp {} ep {} dp {} etp {} tp {} chunks {} {}", model.name, mesh.pp,
-                           mesh.ep, mesh.dp, mesh.etp, mesh.tp, chunks, strategy::name(recompute)));
+          INFO(fmt::format("{} pp {} ep {} dp {} etp {} tp {} {} {} {}", model.name, mesh.pp,
+                           mesh.ep, mesh.dp, mesh.etp, mesh.tp, strategy::name(schedule), chunks,
+                           strategy::name(recompute)));
           const graph::Timeline played = simulate(model, s, cluster);
           const cost::ExactEstimate closed = estimate(model, s, cluster);
           if (model.name != example::mixture(4).name) {

@@ -7,6 +7,7 @@
 #include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -77,8 +78,10 @@ class Options {
 
   void add_chunked(MoeSchedule schedule) {
     std::optional<double> before;
+    const int64_t most =
+        traits(schedule).groups_peers ? s_.mesh.ep : std::numeric_limits<int64_t>::max();
     for (int64_t chunks = schedule == MoeSchedule::kParmS2 ? 1 : 2;
-         chunks <= strategy::kMaxMoeChunks; chunks *= 2) {
+         chunks <= std::min(most, strategy::kMaxMoeChunks); chunks *= 2) {
       const std::optional<double> seconds = add(schedule, chunks);
       if (!seconds || (before && *seconds >= *before)) return;
       before = seconds;

@@ -126,6 +126,7 @@ LayerSlot write_mixture(LayerProgram& program, const LayerKind& kind, LayerSlot 
     case strategy::MoeSchedule::kMontaO1:
       return write_plain_mixture(program, kind, x1);
     case strategy::MoeSchedule::kChunked:
+    case strategy::MoeSchedule::kFasterMoe:
     case strategy::MoeSchedule::kParmS2:
     case strategy::MoeSchedule::kMontaO2:
       return kind.chunks > 1 ? write_chunked_mixture(program, kind, x1)

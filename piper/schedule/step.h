@@ -1,4 +1,4 @@
-// One whole training step as a graph: what `cost` prices, `sim` plays in virtual time and `runtime`
+// One whole training step as a graph: what `cost` prices, `sim` plays in virtual time and `executor`
 // in real time.
 //
 // A pipeline schedule (gpipe.h, one_f_one_b.h, ...) is a list of compute-only actions per rank

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/strategy/strategy.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
 #include <set>
@@ -147,7 +148,7 @@ void check_axes(const Strategy& s, std::vector<std::string>& lines) {
                     m.cp, 2 * m.cp));
 }
 
-// Chunks of a mixture layer's tokens.
+// Chunks of a mixture layer's rows.
 void check_moe_chunks(const Strategy& s, std::vector<std::string>& lines) {
   const char* schedule = name(s.moe_schedule);
   const bool divides = traits(s.moe_schedule).divides_rows;
@@ -169,6 +170,24 @@ void check_moe_chunks(const Strategy& s, std::vector<std::string>& lines) {
           fmt::format("'moe_chunks' is {} with 'mesh.ep' 1 and 'mesh.etp' 1, where no rows travel; "
                       "allowed: 1",
                       s.moe_chunks));
+  }
+  if (grouped_peers(s) > 0) {
+    if (s.mesh.ep == 1 && s.mesh.etp > 1)
+      lines.push_back(fmt::format(
+          "'moe_schedule' is {} with 'mesh.ep' 1, where rows go to no peer; allowed: {}", schedule,
+          name(MoeSchedule::kChunked)));
+    else if (s.mesh.ep > 1 && s.moe_chunks > s.mesh.ep)
+      lines.push_back(fmt::format(
+          "'moe_chunks' is {} with 'moe_schedule' {}; allowed: at most as many groups as "
+          "'mesh.ep' has ranks, {}",
+          s.moe_chunks, schedule, s.mesh.ep));
+    if (traits(s.all_to_all).forwards)
+      lines.push_back(fmt::format(
+          "'all_to_all' is {} with 'moe_schedule' {}, which sends rows straight to each "
+          "group of peers; allowed: {}, {}, or 'moe_schedule' {}",
+          name(s.all_to_all), schedule, name(AllToAll::kFlat), name(AllToAll::kNodeAware),
+          name(MoeSchedule::kChunked)));
+    return;
   }
   const int64_t tokens = s.micro_batch_sequences * s.sequence / ranks_per_routed_token_set(s);
   if (s.moe_chunks > tokens)

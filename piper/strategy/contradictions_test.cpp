@@ -98,6 +98,35 @@ TEST_CASE(
 }
 
 TEST_CASE(
+    "groups of peers are no more than the ranks of an expert group, and are sent to straight") {
+  model::Model model = mixture(4, 8);
+  for (model::Layer& layer : model.layers) layer.feed_forward.ffn = 4;
+  Strategy s = of({.pp = 2, .ep = 4, .dp = 4}, {2, 2});
+  s.moe_schedule = MoeSchedule::kFasterMoe;
+  s.moe_chunks = 4;
+  CHECK(contradictions(s, model) == Lines{});
+  s.moe_chunks = 5;
+  CHECK(contradictions(s, model) ==
+        Lines{"'moe_chunks' is 5 with 'moe_schedule' fastermoe; allowed: at most as many groups as "
+              "'mesh.ep' has ranks, 4"});
+  s.moe_chunks = 2;
+  s.all_to_all = AllToAll::kHalo;
+  CHECK(contradictions(s, model) ==
+        Lines{"'all_to_all' is halo with 'moe_schedule' fastermoe, which sends rows straight to "
+              "each group of peers; allowed: flat, node-aware, or 'moe_schedule' chunked"});
+  s.all_to_all = AllToAll::kNodeAware;
+  s.mesh.ep = 1;
+  CHECK(
+      contradictions(s, model) ==
+      Lines{"'moe_schedule' is fastermoe with 'mesh.ep' 1 and 'mesh.etp' 1, where no rows travel; "
+            "allowed: plain"});
+  s.mesh.etp = 2;
+  CHECK(contradictions(s, model) ==
+        Lines{"'moe_schedule' is fastermoe with 'mesh.ep' 1, where rows go to no peer; allowed: "
+              "chunked"});
+}
+
+TEST_CASE(
     "rows are divided by ranks that hold the same tokens, and what is not executed is named") {
   using enum MoeSchedule;
   model::Model model = mixture(4, 8);

@@ -242,6 +242,8 @@ inline constexpr auto kContextExchanges = values_of<ContextExchange>();
 // are such ranks; only the baseline runs without.
 //   kPlain          one after the other
 //   kChunked        rows in chunks of tokens: one chunk travels while another is computed
+//   kFasterMoe      rows in groups of the ranks that they go to, nearest ranks first: one group
+//                   travels while another is computed (He et al. 2022, FasterMoE, smart schedule)
 //   kParmBaseline   ranks that share experts gather their tokens before the gate, and each of them
 //                   sends the rows of all
 //   kParmS1         each rank takes its share of the tokens before the gate, and all gather the
@@ -254,6 +256,7 @@ inline constexpr auto kContextExchanges = values_of<ContextExchange>();
 enum class MoeSchedule : uint8_t {
   kPlain,
   kChunked,
+  kFasterMoe,
   kParmBaseline,
   kParmS1,
   kParmS2,
@@ -270,12 +273,15 @@ struct MoeScheduleTraits {
   bool divides_rows;             // of the same tokens among them, behind the gate
   bool fuses_exchange;           // with what ranks that share experts' matrices gather and sum
   bool gathers_tokens;           // of ranks that share experts' matrices, before the gate
+  bool groups_peers = false;     // chunks are of ranks that rows go to, not of tokens
 };
 inline constexpr std::array kMoeScheduleTraits{
     MoeScheduleTraits{MoeSchedule::kPlain, "plain", MoeSchedule::kPlain, false, false, false, false,
                       false},
     MoeScheduleTraits{MoeSchedule::kChunked, "chunked", MoeSchedule::kChunked, true, false, false,
                       false, false},
+    MoeScheduleTraits{MoeSchedule::kFasterMoe, "fastermoe", MoeSchedule::kFasterMoe, true, false,
+                      false, false, false, true},
     MoeScheduleTraits{MoeSchedule::kParmBaseline, "parm-baseline", MoeSchedule::kParmBaseline,
                       false, false, false, false, true},
     MoeScheduleTraits{MoeSchedule::kParmS1, "parm-s1", MoeSchedule::kParmS1, false, true, false,
@@ -359,7 +365,8 @@ struct Strategy {
   ReductionStart reduction_start = ReductionStart::kReady;
   ContextExchange context_exchange = ContextExchange::kRing;  // of keys and values, over cp
   MoeSchedule moe_schedule = MoeSchedule::kPlain;
-  int64_t moe_chunks = 1;  // where it has_chunks(): of a micro-batch's tokens on a rank
+  // Where it has_chunks(): of a micro-batch's tokens on a rank, or groups of an expert group's ranks
+  int64_t moe_chunks = 1;
   // Slots of every mixture layer that hold copies of experts, over the ranks of an expert group:
   // each has as many (balance/expert_placement.h)
   int64_t redundant_experts = 0;

@@ -1,4 +1,5 @@
-// Chunks of a mixture layer's tokens (strategy::has_chunks): which tokens each one holds.
+// Chunks of a mixture layer's rows (strategy::has_chunks): which tokens each one holds, or which
+// ranks its rows go to.
 #pragma once
 
 #include <piper/strategy/strategy.h>
@@ -18,9 +19,22 @@ constexpr TokenChunk token_chunk(int64_t tokens, int64_t chunks, int64_t index) 
   return {first, tokens * (index + 1) / chunks - first};
 }
 
-// Of a micro-batch's tokens on a rank; 1: they are not cut.
+// Of a micro-batch's rows on a rank; 1: they are not cut.
 constexpr int64_t num_moe_chunks(const Strategy& s) {
   return has_chunks(s.moe_schedule) ? s.moe_chunks : 1;
+}
+
+// Where chunks are groups of peers: the members of an expert group, else 0. The `index`-th chunk of
+// member i then goes to the members i + d (mod the group's size), for the distances d of
+// token_chunk(size, chunks, index). What stays on the rank is in the first.
+constexpr int64_t grouped_peers(const Strategy& s) {
+  return traits(s.moe_schedule).groups_peers ? s.mesh.ep : 0;
+}
+
+// Whether what member `from` of so many sends to `to` is in the chunk.
+constexpr bool is_in_group(int64_t peers, const TokenChunk& distances, int64_t from, int64_t to) {
+  const int64_t distance = (to - from + peers) % peers;
+  return distance >= distances.first && distance < distances.first + distances.count;
 }
 
 }  // namespace piper::strategy

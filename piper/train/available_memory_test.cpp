@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/train/available_memory.h>
-#include <piper/train/test_folder.h>
+#include <tests/test_folder.h>
 
 #include <limits>
 
@@ -8,7 +8,7 @@ namespace piper::train {
 namespace {
 
 TEST_CASE("the machine's available memory, or less when the control group leaves less") {
-  const TestFolder root;
+  const testing::TestFolder root;
   CHECK(available_memory_bytes(root.path()) == std::numeric_limits<int64_t>::max());
   root.write(
       "proc/meminfo",

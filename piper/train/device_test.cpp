@@ -1,10 +1,10 @@
 // Whole training steps on the tests' own device (tests/stand_in/device.h), held to those of the
 // CPU.
+#include <piper/executor/tensor_device_operations.h>
 #include <piper/nn/experts_grouped.h>
 #include <piper/nn/fused_attention.h>
 #include <piper/nn/host_read.h>
 #include <piper/nn/tensor_ops.h>
-#include <piper/runtime/tensor_device_operations.h>
 #include <piper/train/equivalence_run.h>
 #include <signal.h>
 #include <sys/wait.h>

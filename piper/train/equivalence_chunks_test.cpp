@@ -109,6 +109,38 @@ TEST_CASE("capacity, experts without rows and exchanges that know nodes, with ch
                                           .all_to_all = algorithm}}));
 }
 
+TEST_CASE("groups of peers (FasterMoE) train as all peers at once do, on every kind of mesh") {
+  using enum PipelineSchedule;
+  const auto in_groups = [](std::vector<MeshRun> runs) {
+    for (MeshRun& run : runs) {
+      run.moe_schedule = strategy::MoeSchedule::kFasterMoe;
+      if (run.chunks == 0) run.chunks = 2;
+    }
+    return runs;
+  };
+  const strategy::Capacity capacity{.factor = 0.75};
+  model::Model model = small_model();
+  model.router_z_coefficient = 0.01;
+  check_runs(model,
+             in_groups({{.mesh = {.ep = 2, .dp = 2}},
+                        {.mesh = {.ep = 4, .dp = 4}, .chunks = 3, .recompute = Recompute::kFull},
+                        {.mesh = {.ep = 4, .dp = 4},
+                         .chunks = 4,
+                         .recompute = Recompute::kExperts,
+                         .all_to_all = strategy::AllToAll::kPairwise,
+                         .redundant = 4},
+                        {.mesh = {.ep = 2, .tp = 2}, .sequence_parallel = false},
+                        {.mesh = {.ep = 4, .dp = 2, .tp = 2}, .chunks = 4},
+                        {.mesh = {.ep = 2, .dp = 4, .etp = 2}, .recompute = Recompute::kExperts},
+                        {.mesh = {.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, .schedule = kDualPipeV},
+                        {.mesh = {.pp = 2, .ep = 4, .dp = 4}, .chunks = 3, .schedule = kZbH1}}));
+  check_runs(model, in_groups({{.mesh = {.ep = 4, .dp = 4}, .chunks = 4, .capacity = capacity},
+                               {.mesh = {.ep = 2, .dp = 4}, .capacity = capacity}}));
+  check_runs(model, in_groups({{.mesh = {.ep = 4, .dp = 4}, .chunks = 4}}), tie);
+  check_runs(deepseek_like(), in_groups({{.mesh = {.ep = 4, .dp = 4}, .chunks = 2},
+                                         {.mesh = {.ep = 2, .dp = 2}, .zero = 2}}));
+}
+
 TEST_CASE("one chunk gives the losses of the plain layer, bit by bit") {
   const model::Model model = small_model();
   const strategy::Mesh mesh{.ep = 2, .dp = 2};

@@ -139,6 +139,9 @@ inline MeshRun random_run(std::mt19937& random, const model::Model& model,
     if ((run.mesh.tp > 1 ? !run.sequence_parallel : run.mesh.etp > 1) && random() % 2 == 0)
       run.moe_schedule = pick(strategy::kMoeSchedules);
     if (random() % 3 == 0) run.chunks = pick(kShares);
+    if (run.mesh.ep > 1 && run.moe_schedule == strategy::MoeSchedule::kPlain && random() % 4 == 0)
+      run.moe_schedule = strategy::MoeSchedule::kFasterMoe;
+    if (traits(run.moe_schedule).groups_peers) run.chunks = run.mesh.ep;
     if (run.mesh.pp > 1 && run.mesh.dp > 1) run.placement = pick(strategy::kPlacements);
     if (run.mesh.ep > 1 && random() % 3 == 0) run.redundant = run.mesh.ep;
     const strategy::Strategy s = strategy_of(model, run);

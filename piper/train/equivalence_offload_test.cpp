@@ -1,9 +1,9 @@
 // Offload: with optimizer states, activations or both with the host a run is that of a run which
 // keeps them, bit by bit.
 #include <fmt/format.h>
-#include <piper/runtime/host_memory.h>
+#include <piper/executor/host_memory.h>
 #include <piper/train/equivalence_run.h>
-#include <piper/train/test_folder.h>
+#include <tests/test_folder.h>
 
 namespace piper::train::testing {
 namespace {
@@ -60,7 +60,7 @@ int64_t num_copies(const model::Model& model, const strategy::Strategy& s, bool 
 }  // namespace
 
 TEST_CASE("what lives with the host changes no weight, loss or norm by a bit") {
-  const TestFolder folder;
+  const piper::testing::TestFolder folder;
   for (const auto& [model, kept] : cases()) {
     const Trained plain = run_training(model, kept, 3);
     CHECK(plain.losses.back() != plain.losses.front());

@@ -1,10 +1,10 @@
 // A checkpoint of one mesh is what a run on another goes on from, with whatever either divides.
 #include <doctest/doctest.h>
-#include <piper/train/checkpoint.h>
-#include <piper/train/checkpoint_reader.h>
-#include <piper/train/checkpoint_state.h>
+#include <piper/checkpoint/checkpoint.h>
+#include <piper/checkpoint/checkpoint_reader.h>
+#include <piper/checkpoint/checkpoint_state.h>
 #include <piper/train/equivalence_mesh.h>
-#include <piper/train/test_folder.h>
+#include <tests/test_folder.h>
 
 #include <filesystem>
 #include <map>
@@ -37,28 +37,28 @@ Steps train_steps(const model::Model& model, const strategy::Strategy& s, int64_
   shared.batches = [&](int64_t number, int64_t dp, int64_t micro) {
     return batch(s, number, dp, micro);
   };
-  CheckpointSave save(to,
-                      {.model = model.name,
-                       .fingerprint = "f",
-                       .mesh = s.mesh,
-                       .layers_per_stage = s.layers_per_stage},
-                      {.step = save_at});
-  std::optional<CheckpointReader> reader;
-  if (!from.empty()) reader.emplace(require_newest_complete(from));
+  checkpoint::CheckpointSave save(to,
+                                  {.model = model.name,
+                                   .fingerprint = "f",
+                                   .mesh = s.mesh,
+                                   .layers_per_stage = s.layers_per_stage},
+                                  {.step = save_at});
+  std::optional<checkpoint::CheckpointReader> reader;
+  if (!from.empty()) reader.emplace(checkpoint::require_newest_complete(from));
   if (reader) reader->require_exactly(model);
   comm::LocalWorld world(s.mesh.world());
-  runtime::Cores cores(2);
+  executor::Cores cores(2);
   Steps steps;
   std::mutex mutex;
   comm::run_ranks(world, [&](comm::Transport& transport) {
     at::set_num_threads(1);
     RankTrainer trainer(shared, transport, cores);
-    if (reader) reader->read(state_tensors(trainer.stage(), trainer.optimizer()));
+    if (reader) reader->read(checkpoint::state_tensors(trainer.stage(), trainer.optimizer()));
     std::vector<double> losses;
     const auto write = [&] {
       trainer.gather_weights(uint64_t{1} << 50);
-      const std::vector<NamedTensor> written =
-          written_tensors(trainer.stage(), trainer.optimizer(), s.mesh, trainer.rank());
+      const std::vector<nn::NamedTensor> written =
+          checkpoint::written_tensors(trainer.stage(), trainer.optimizer(), s.mesh, trainer.rank());
       const std::lock_guard lock(mutex);
       save.write_shard(trainer.rank(), written);
     };
@@ -69,7 +69,7 @@ Steps train_steps(const model::Model& model, const strategy::Strategy& s, int64_
     }
     trainer.gather_weights((uint64_t{1} << 50) + (uint64_t{1} << 20));
     const std::lock_guard lock(mutex);
-    for (const NamedTensor& tensor : trainer.optimizer().state())
+    for (const nn::NamedTensor& tensor : trainer.optimizer().state())
       steps.num_states += tensor.value.numel();
     for (const nn::NamedPiece& piece : trainer.stage().named_pieces())
       place(steps.values[piece.name], piece.value, piece.part);
@@ -88,13 +88,14 @@ std::map<std::string, at::Tensor> states_in(const model::Model& model,
   const schedule::StepGraph step = schedule::write_step(model, s);
   const RunShared shared{model, s, step, {}, {}};
   comm::LocalWorld world(1);
-  runtime::Cores cores(1);
+  executor::Cores cores(1);
   std::map<std::string, at::Tensor> states;
   comm::run_ranks(world, [&](comm::Transport& transport) {
     RankTrainer trainer(shared, transport, cores);
-    const std::vector<NamedTensor> held = state_tensors(trainer.stage(), trainer.optimizer());
-    CheckpointReader(require_newest_complete(folder)).read(held);
-    for (const NamedTensor& tensor : held) states[tensor.name] = tensor.value.clone();
+    const std::vector<nn::NamedTensor> held =
+        checkpoint::state_tensors(trainer.stage(), trainer.optimizer());
+    checkpoint::CheckpointReader(checkpoint::require_newest_complete(folder)).read(held);
+    for (const nn::NamedTensor& tensor : held) states[tensor.name] = tensor.value.clone();
   });
   return states;
 }
@@ -123,12 +124,12 @@ TEST_CASE("each optimizer state is in one place; checkpoints go from any divisio
       for (const int64_t then : {0, 1, 2, 3}) {
         if (zero == 2 && then == 1) continue;  // as the other way round
         INFO(text({.mesh = first, .zero = zero}), " then ", text({.mesh = second, .zero = then}));
-        const TestFolder half, whole, other;
+        const piper::testing::TestFolder half, whole, other;
         train(first, zero, 1, 2, {}, half.path());
         // Loaded elsewhere and saved at once it is the same checkpoint, tensor by tensor.
         train(second, then, 1, 0, half.path(), other.path());
         const Steps again = train(first, then, 3, 4, other.path(), whole.path());
-        const TestFolder straight;
+        const piper::testing::TestFolder straight;
         const Steps expected = train(first, zero, 1, 4, {}, straight.path());
         for (const auto& [name, value] : expected.values)
           CHECK(at::equal(value, again.values.at(name)));
@@ -150,7 +151,7 @@ TEST_CASE("a random strategy goes on from the checkpoint of another") {
     const MeshRun first = random_run(random, model, capacity);
     const MeshRun second = random_run(random, model, capacity);
     INFO(model.name, " capacity ", capacity.factor, ": ", text(first), " then ", text(second));
-    const TestFolder half, copy, end;
+    const piper::testing::TestFolder half, copy, end;
     const Steps stayed = train_steps(model, strategy_of(model, first), 1, 4, {}, 2, half.path());
     train_steps(model, strategy_of(model, second), 1, 0, half.path(), 0, copy.path());
     const Steps moved =

@@ -77,8 +77,8 @@ inline strategy::Strategy strategy_for(const model::Model& model, strategy::Mesh
 }
 
 // A fixed function of (step, sequence of the global batch): every mesh sees the same tokens.
-inline runtime::MicroBatch batch(const strategy::Strategy& s, int64_t step, int64_t dp,
-                                 int64_t micro_batch) {
+inline executor::MicroBatch batch(const strategy::Strategy& s, int64_t step, int64_t dp,
+                                  int64_t micro_batch) {
   const int64_t first = (dp * s.num_micro_batches + micro_batch) * s.micro_batch_sequences;
   auto tokens = at::empty({s.micro_batch_sequences, s.sequence + 1}, at::kLong);
   for (int64_t b = 0; b < s.micro_batch_sequences; ++b)
@@ -112,13 +112,13 @@ inline Trained run_training(
     const model::Model& model, const strategy::Strategy& s, int64_t num_steps,
     const std::function<void(nn::Stage&)>& prepare = {}, double mtp_weight = 0.3,
     const collective::Topology& nodes = collective::apart(1),
-    const std::function<void(train::RunShared&)>& adjust = {},
-    const std::function<void(train::RankTrainer&, int64_t number)>& before_step = {}) {
+    const std::function<void(RunShared&)>& adjust = {},
+    const std::function<void(RankTrainer&, int64_t number)>& before_step = {}) {
   REQUIRE(strategy::contradictions(s, model).empty());
   const schedule::StepGraph step = schedule::write_step(model, s);
   for (const std::string& problem : graph::validate(step.graph)) FAIL(problem);
   REQUIRE(graph::find_deadlock(step.graph) == "");
-  train::RunShared shared{model, s, step, {}, {}};
+  RunShared shared{model, s, step, {}, {}};
   if (collective::num_members(nodes) == s.mesh.world()) shared.topology = nodes;
   shared.options.learning_rate = {
       .peak = 1e-2, .minimum = 1e-3, .warmup_steps = 3, .total_steps = kAllSteps};
@@ -129,18 +129,18 @@ inline Trained run_training(
   };
   if (adjust) adjust(shared);
   comm::LocalWorld world(s.mesh.world());
-  runtime::Cores cores(2);
+  executor::Cores cores(2);
   Trained result;
   std::mutex mutex;
   comm::run_ranks(world, [&](comm::Transport& transport) {
     at::set_num_threads(1);
-    train::RankTrainer trainer(shared, transport, cores);
+    RankTrainer trainer(shared, transport, cores);
     if (prepare) prepare(trainer.stage());
     std::vector<double> losses, norms, mtp_losses;
     double imbalance = 0, dropped = 0, z_loss = 0, auxiliary = 0;
     for (int64_t number = 1; number <= num_steps; ++number) {
       if (before_step) before_step(trainer, number);
-      const train::StepOutcome outcome = trainer.step(number);
+      const StepOutcome outcome = trainer.step(number);
       CHECK_FALSE(outcome.skipped);
       losses.push_back(outcome.loss);
       norms.push_back(outcome.grad_norm);

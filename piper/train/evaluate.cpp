@@ -1,8 +1,8 @@
 #include <ATen/Parallel.h>
-#include <piper/runtime/cores.h>
-#include <piper/train/data.h>
+#include <piper/checkpoint/hf_weights.h>
+#include <piper/executor/cores.h>
+#include <piper/train/batches.h>
 #include <piper/train/evaluate.h>
-#include <piper/train/hf_weights.h>
 #include <piper/train/prediction.h>
 
 #include <algorithm>
@@ -40,10 +40,10 @@ at::Tensor forward_all(nn::Stage& stage, const model::Model& model, const at::Te
   return x_TD;
 }
 
-Evaluation evaluate(nn::Stage& stage, const model::Model& model, const Corpus& corpus,
+Evaluation evaluate(nn::Stage& stage, const model::Model& model, const data::Corpus& corpus,
                     int64_t sequence, int64_t max_windows,
                     const std::function<void(int64_t, int64_t)>& progress) {
-  const int64_t all = train::num_windows(corpus, sequence);
+  const int64_t all = num_windows(corpus, sequence);
   const int64_t num_windows = max_windows > 0 ? std::min(max_windows, all) : all;
   const int64_t at_once = std::max<int64_t>(1, 2048 / sequence);
   for (int64_t first = 0; first < num_windows; first += at_once) {
@@ -59,7 +59,7 @@ Evaluation evaluate(nn::Stage& stage, const model::Model& model, const Corpus& c
           sums.target_tokens};
 }
 
-LossSum evaluate_windows(RankTrainer& trainer, const Corpus& corpus,
+LossSum evaluate_windows(RankTrainer& trainer, const data::Corpus& corpus,
                          const strategy::Strategy& strategy, int64_t max_windows,
                          int64_t first_number,
                          const std::function<void(int64_t, int64_t)>& progress) {
@@ -67,7 +67,7 @@ LossSum evaluate_windows(RankTrainer& trainer, const Corpus& corpus,
   const int64_t windows = max_windows > 0 ? std::min(max_windows, all) : all;
   const BatchSource batches = [&](int64_t batch, int64_t dp, int64_t micro_batch) {
     Batch rows = validation_batch(corpus, strategy, windows, batch, dp, micro_batch);
-    return runtime::MicroBatch{std::move(rows.tokens_BS), std::move(rows.targets_T)};
+    return executor::MicroBatch{std::move(rows.tokens_BS), std::move(rows.targets_T)};
   };
   const int64_t at_once = strategy.global_batch_sequences;
   LossSum sums;
@@ -81,21 +81,21 @@ LossSum evaluate_windows(RankTrainer& trainer, const Corpus& corpus,
 }
 
 Evaluation evaluate_on_mesh(comm::World& world, const model::Model& model,
-                            const strategy::Strategy& strategy, const WeightFolder& weights,
-                            const Corpus& corpus, int64_t max_windows,
-                            const std::vector<at::Device>& devices,
+                            const strategy::Strategy& strategy,
+                            const checkpoint::WeightFolder& weights, const data::Corpus& corpus,
+                            int64_t max_windows, const std::vector<at::Device>& devices,
                             const std::function<void(int64_t, int64_t)>& progress) {
   const schedule::StepGraph forwards = checked_evaluation(model, strategy);
   RunShared shared{model, strategy, forwards, {}, {}};
   shared.evaluation = &forwards;
   shared.evaluates_only = true;
   shared.devices = devices;
-  runtime::Cores cores(std::ssize(runtime::allowed_cpus()));
+  executor::Cores cores(std::ssize(executor::allowed_cpus()));
   LossSum sums;
   comm::run_ranks(world, [&](comm::Transport& transport) {
     at::set_num_threads(1);
     RankTrainer trainer(shared, transport, cores);
-    load_weights(weights, trainer.stage().named_pieces(), model.tied_embeddings);
+    checkpoint::load_weights(weights, trainer.stage().named_pieces(), model.tied_embeddings);
     const LossSum of_mesh = evaluate_windows(trainer, corpus, strategy, max_windows, 1,
                                              transport.rank() == Rank(0) ? progress : nullptr);
     if (transport.rank() == world.local_ranks().front()) sums = of_mesh;

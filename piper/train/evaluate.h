@@ -2,12 +2,12 @@
 // by one, the tail dropped.
 #pragma once
 
+#include <piper/checkpoint/weight_folder.h>
 #include <piper/comm/world.h>
+#include <piper/data/corpus.h>
 #include <piper/model/model.h>
 #include <piper/nn/stage.h>
-#include <piper/train/corpus.h>
 #include <piper/train/rank_trainer.h>
-#include <piper/train/weight_folder.h>
 
 #include <cstdint>
 #include <functional>
@@ -22,14 +22,14 @@ struct Evaluation {
 
 // On the first `max_windows` windows (0 = all). `stage` holds the whole model. `progress` gets
 // windows done and in all; may be empty.
-Evaluation evaluate(nn::Stage& stage, const model::Model& model, const Corpus& corpus,
+Evaluation evaluate(nn::Stage& stage, const model::Model& model, const data::Corpus& corpus,
                     int64_t sequence, int64_t max_windows = 0,
                     const std::function<void(int64_t, int64_t)>& progress = {});
 
 // The same by a rank of a mesh, forwards alone, in global batches of the strategy's size; all ranks
 // call it and have the sums over the mesh. `first_number` and those after it, one a global batch:
 // RankTrainer::evaluate(). `progress` gets windows done and in all; may be empty.
-LossSum evaluate_windows(RankTrainer& trainer, const Corpus& corpus,
+LossSum evaluate_windows(RankTrainer& trainer, const data::Corpus& corpus,
                          const strategy::Strategy& strategy, int64_t max_windows,
                          int64_t first_number,
                          const std::function<void(int64_t, int64_t)>& progress = {});
@@ -38,9 +38,9 @@ LossSum evaluate_windows(RankTrainer& trainer, const Corpus& corpus,
 // process calls it. Requires a strategy that runs (strategy::untrainable()). Throws InvalidInput,
 // IoError, CommError. `devices` as in RunShared; `progress` is called by rank 0.
 Evaluation evaluate_on_mesh(comm::World& world, const model::Model& model,
-                            const strategy::Strategy& strategy, const WeightFolder& weights,
-                            const Corpus& corpus, int64_t max_windows,
-                            const std::vector<at::Device>& devices,
+                            const strategy::Strategy& strategy,
+                            const checkpoint::WeightFolder& weights, const data::Corpus& corpus,
+                            int64_t max_windows, const std::vector<at::Device>& devices,
                             const std::function<void(int64_t, int64_t)>& progress = {});
 
 // One forward over the whole model without communication: tokens [B, S] to x [T, D] before the

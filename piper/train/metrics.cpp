@@ -102,8 +102,8 @@ std::string console_line(const StepMetrics& m) {
       m.skipped ? " | skipped: not finite" : "");
 }
 
-SoundPart sound_metrics(std::string_view bytes, int64_t last_step) {
-  SoundPart part;
+files::SoundPart sound_metrics(std::string_view bytes, int64_t last_step) {
+  files::SoundPart part;
   int64_t before = 0, number = 1;
   for (Line line = read_line(bytes), next; !line.text.empty(); line = next, ++number) {
     next = read_line(bytes.substr(part.sound + line.text.size()));
@@ -123,11 +123,12 @@ SoundPart sound_metrics(std::string_view bytes, int64_t last_step) {
 
 MetricsWriter::MetricsWriter(std::filesystem::path path, int64_t last_step)
     : path_(std::move(path)) {
-  SoundPart part;
+  files::SoundPart part;
   if (std::filesystem::exists(path_)) {
     const std::string text = read_text_file(path_);
     part = sound_metrics(text, last_step);
-    if (std::string note = cut_tail(path_, text, part, path_.string() + ".damaged"); !note.empty())
+    if (std::string note = files::cut_tail(path_, text, part, path_.string() + ".damaged");
+        !note.empty())
       notes_.push_back(std::move(note));
   }
   if (part.last_step < last_step)

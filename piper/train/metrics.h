@@ -2,7 +2,7 @@
 #pragma once
 
 #include <piper/base/json.h>
-#include <piper/train/file_tail.h>
+#include <piper/files/file_tail.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -50,7 +50,7 @@ std::string console_line(const StepMetrics& metrics);
 // the step is greater than the one of the line before; a line that skips steps only if the line
 // behind it goes on from there. Steps may be missing where an earlier tail was cut off. Never
 // throws: any bytes are an answer. Linear.
-SoundPart sound_metrics(std::string_view bytes, int64_t last_step);
+files::SoundPart sound_metrics(std::string_view bytes, int64_t last_step);
 
 // Appends to metrics.jsonl, a line a step, each flushed. One thread, but for sync().
 class MetricsWriter {

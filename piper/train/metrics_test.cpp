@@ -2,7 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/train/metrics.h>
-#include <piper/train/test_folder.h>
+#include <tests/test_folder.h>
 
 #include <algorithm>
 #include <cmath>
@@ -56,7 +56,7 @@ TEST_CASE("a line holds the keys in order; what is not finite is null; extra key
 
 TEST_CASE(
     "resuming keeps the lines up to the checkpoint's step and drops the rest and a torn line") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   const auto path = folder.path() / "metrics.jsonl";
   {
     MetricsWriter writer(path, 0);
@@ -76,7 +76,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a metrics file that is something else is not thrown away") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   const auto path = folder.write("metrics.jsonl", "{\"step\": 1}\nmy notes\n");
   {
     const MetricsWriter writer(path, 1);
@@ -102,7 +102,7 @@ TEST_CASE("a file that is cut anywhere keeps its whole lines; the torn one is ke
     CAPTURE(size);
     const std::string cut = text.substr(0, size);
     const size_t whole = cut.rfind('\n') == std::string::npos ? 0 : cut.rfind('\n') + 1;
-    const TestFolder folder;
+    const testing::TestFolder folder;
     const auto path = folder.write("metrics.jsonl", cut);
     folder.write("metrics.jsonl.damaged", "of an earlier crash");
     const MetricsWriter writer(path, 4);
@@ -140,7 +140,7 @@ TEST_CASE("what a power cut or a bad disk leaves ends the sound part where it be
            Case{lines(1, 2), "its step is 1 after 3"},
            Case{"{\"step\":9}\n" + lines(5, 6), "its step is 9 between 3 and 5"},
        }) {
-    const SoundPart part = sound_metrics(good + c.tail, 100);
+    const files::SoundPart part = sound_metrics(good + c.tail, 100);
     CAPTURE(part.damage);
     CHECK(part.sound == good.size());
     CHECK(part.kept == good.size());
@@ -150,7 +150,7 @@ TEST_CASE("what a power cut or a bad disk leaves ends the sound part where it be
   // Steps that were cut off once are missing ever after, and no damage.
   CHECK(sound_metrics(good + line5 + lines(6, 7), 100).damage.empty());
   CHECK(sound_metrics(good + line5, 100).damage.empty());
-  const SoundPart until = sound_metrics(good + line5, 2);
+  const files::SoundPart until = sound_metrics(good + line5, 2);
   CHECK(until.last_step == 2);
   CHECK(until.kept == lines(1, 2).size());
   CHECK(until.sound == (good + line5).size());
@@ -162,7 +162,7 @@ TEST_CASE("any flipped bit leaves whole lines, and loses no byte") {
     for (int bit = 0; bit < 8; ++bit) {
       std::string hurt = text;
       hurt[at] = static_cast<char>(hurt[at] ^ (1 << bit));
-      const SoundPart part = sound_metrics(hurt, 3);
+      const files::SoundPart part = sound_metrics(hurt, 3);
       CHECK(part.kept <= part.sound);
       CHECK(part.damage.empty() == (part.sound == hurt.size()));
       CHECK((part.kept == 0 || hurt[part.kept - 1] == '\n'));

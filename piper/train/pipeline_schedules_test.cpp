@@ -130,8 +130,8 @@ Executed execute(const model::Model& model, const strategy::Strategy& s, int64_t
       const std::lock_guard lock(mutex);
       stages[rank] = stage.get();
     }
-    std::vector<runtime::MicroBatch> batches(static_cast<size_t>(s.num_micro_batches));
-    for (runtime::MicroBatch& batch : batches)
+    std::vector<executor::MicroBatch> batches(static_cast<size_t>(s.num_micro_batches));
+    for (executor::MicroBatch& batch : batches)
       batch.tokens_BS = at::zeros({s.sequence, model.hidden});
     return train::BenchPart{std::move(stage), std::move(batches)};
   });

@@ -3,7 +3,7 @@
 #include <piper/cost/example_model.h>
 #include <piper/report/run_files.h>
 #include <piper/train/run.h>
-#include <piper/train/test_folder.h>
+#include <tests/test_folder.h>
 
 #include <cmath>
 
@@ -18,7 +18,7 @@ RunRequest unpriced_run(const std::filesystem::path& folder) {
   r.strategy = cost::example::strategy(r.model, 1, 1, 1, 1);
   r.cluster = cost::example::nodes();
   r.cluster.compute.erase("fp32");
-  r.corpus = Corpus(Text(std::string(4000, 'x'), "text"));
+  r.corpus = data::Corpus(data::Text(std::string(4000, 'x'), "text"));
   r.folder = folder;
   r.num_steps = 3;
   return r;
@@ -27,7 +27,7 @@ RunRequest unpriced_run(const std::filesystem::path& folder) {
 }  // namespace
 
 TEST_CASE("a cluster without figures for the precision trains, without a prediction, and says so") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = unpriced_run(folder.path() / "run");
   std::vector<std::string> said;
   r.say = [&](const std::string& line) { said.push_back(line); };
@@ -59,7 +59,7 @@ TEST_CASE("a cluster without figures for the precision trains, without a predict
 
 TEST_CASE(
     "a run that runs out of memory in a precision without figures still says what would help") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = unpriced_run(folder.path() / "run");
   r.memory_limit_bytes = 1 << 16;
   std::string what;

@@ -1,11 +1,12 @@
 #include <piper/base/error.h>
 #include <piper/cost/sent_bytes.h>
-#include <piper/runtime/tensor_device_operations.h>
+#include <piper/executor/tensor_bytes.h>
+#include <piper/executor/tensor_device_operations.h>
+#include <piper/optim/parameter_share.h>
 #include <piper/schedule/migration.h>
 #include <piper/schedule/rank_chunks.h>
 #include <piper/strategy/divided_states.h>
 #include <piper/strategy/rank_layout.h>
-#include <piper/train/parameter_share.h>
 #include <piper/train/rank_trainer.h>
 
 #include <algorithm>
@@ -33,7 +34,7 @@ static_assert(kNumScalars == cost::kNumScalarStatistics);
 
 nn::StageOptions stage_options(const RunShared& run, Rank rank) {
   const strategy::Strategy& s = run.strategy;
-  nn::StageOptions options{.dtype = runtime::scalar_type(s.precision),
+  nn::StageOptions options{.dtype = executor::scalar_type(s.precision),
                            .device = run.device_of(rank),
                            .seed = run.options.seed,
                            .global_sequences = s.global_batch_sequences,
@@ -61,7 +62,7 @@ double imbalance(const std::vector<int64_t>& counts) {
 
 }  // namespace
 
-RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runtime::Cores& cores,
+RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, executor::Cores& cores,
                          RankHooks hooks, comm::Transport* device_transport)
     : run_(run),
       transport_(transport),
@@ -74,49 +75,49 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
       layout_(run.strategy),
       at_(layout_.coordinates(rank_)) {
   if (!device_.is_cpu() && device_transport_ == nullptr) {
-    device_memory_ = runtime::make_tensor_device_operations(device_);
+    device_memory_ = executor::make_tensor_device_operations(device_);
     own_device_transport_ =
         std::make_unique<comm::DeviceTransport>(transport, *device_memory_, run.offers);
     device_transport_ = own_device_transport_.get();
   }
   stage_ = nn::make_stage(run.model, run.strategy, rank_, stage_options(run, rank_));
   const std::vector<nn::Parameter>& parameters = stage_->parameters();
-  norm_shares_ = own_shares(parameters, layout_, rank_);
+  norm_shares_ = optim::own_shares(parameters, layout_, rank_);
   if (run.strategy.offload != strategy::Offload::kNone)
-    host_memory_ = std::make_unique<runtime::HostMemory>(
-        runtime::HostMemoryOptions{.device = device_,
-                                   .bytes_per_second = run.host_bytes_per_second,
-                                   .folder = run.host_folder,
-                                   .ended = [&transport] { transport.wake(); }});
-  AdamW::HostBytes with_host;
+    host_memory_ = std::make_unique<executor::HostMemory>(
+        executor::HostMemoryOptions{.device = device_,
+                                    .bytes_per_second = run.host_bytes_per_second,
+                                    .folder = run.host_folder,
+                                    .ended = [&transport] { transport.wake(); }});
+  optim::AdamW::HostBytes with_host;
   if (strategy::offloads_optimizer(run.strategy.offload))
     with_host = [this](int64_t bytes) { return host_memory_->allocate(bytes); };
-  using Shares = std::optional<std::vector<ParameterShare>>;
+  using Shares = std::optional<std::vector<optim::ParameterShare>>;
   if (!run.evaluates_only)
-    optimizer_ =
-        std::make_unique<AdamW>(parameters, run.options.adamw,
-                                run.strategy.zero > 0 ? Shares(norm_shares_) : Shares(), with_host);
+    optimizer_ = std::make_unique<optim::AdamW>(
+        parameters, run.options.adamw, run.strategy.zero > 0 ? Shares(norm_shares_) : Shares(),
+        with_host);
   if (run.strategy.zero >= 2) {
-    gradient_shares_ = train::gradient_shares(*stage_, layout_, rank_, [&run](int32_t layer) {
+    gradient_shares_ = optim::gradient_shares(*stage_, layout_, rank_, [&run](int32_t layer) {
       return strategy::divides_gradients(run.strategy, run.model, layer);
     });
     if (optimizer_ != nullptr) optimizer_->read_gradients(gradient_shares_);
   }
   if (run.strategy.zero == 3) {
-    weight_shares_ = train::weight_shares(*stage_, layout_, rank_);
+    weight_shares_ = optim::weight_shares(*stage_, layout_, rank_);
     if (optimizer_ != nullptr) optimizer_->update_weights(weight_shares_);
     note_selection_biases();
   }
   // A table that both ends hold counts on the first stage.
   if (const at::Tensor tied = at_.pp > 0 ? stage_->tied_embedding_gradient() : at::Tensor();
       tied.defined())
-    std::erase_if(norm_shares_, [&](const ParameterShare& share) {
+    std::erase_if(norm_shares_, [&](const optim::ParameterShare& share) {
       const at::Tensor& gradient = parameters[share.parameter].gradient;
       return gradient.is_alias_of(tied) && gradient.storage_offset() == tied.storage_offset();
     });
   if (!run.evaluates_only)
-    player_ = std::make_unique<runtime::Player>(run.step, run.strategy, run.model, rank_, *stage_,
-                                                transport, cores, player_options());
+    executor_ = std::make_unique<executor::Executor>(run.step, run.strategy, run.model, rank_,
+                                                     *stage_, transport, cores, executor_options());
   for (size_t i = 0; i < run.model.layers.size(); ++i)
     if (run.model.layers[i].feed_forward.is_moe())
       mixture_layers_.push_back(static_cast<int32_t>(i));
@@ -140,7 +141,7 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, runti
 
 RankTrainer::~RankTrainer() = default;
 
-runtime::PlayerOptions RankTrainer::player_options() {
+executor::ExecutorOptions RankTrainer::executor_options() {
   return {.timeout_seconds = run_.options.timeout_seconds,
           .live_bytes = hooks_.live_bytes,
           .topology = &run_.topology,
@@ -157,9 +158,9 @@ int64_t RankTrainer::num_experts(int32_t layer) const {
   return run_.model.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
 }
 
-std::vector<runtime::MicroBatch> RankTrainer::fetch(const BatchSource& source,
-                                                    int64_t number) const {
-  std::vector<runtime::MicroBatch> batches(static_cast<size_t>(run_.strategy.num_micro_batches));
+std::vector<executor::MicroBatch> RankTrainer::fetch(const BatchSource& source,
+                                                     int64_t number) const {
+  std::vector<executor::MicroBatch> batches(static_cast<size_t>(run_.strategy.num_micro_batches));
   if (!schedule::holds_an_end(run_.strategy, at_.pp)) return batches;
   for (size_t i = 0; i < batches.size(); ++i)
     batches[i] = source(number, at_.dp, static_cast<int64_t>(i));
@@ -171,19 +172,19 @@ StepOutcome RankTrainer::step(int64_t number, graph::Timeline* timeline) {
   outcome_ = {};
   keep_weights();
   stage_->zero_gradients();
-  const std::vector<runtime::MicroBatch> batches = fetch(run_.batches, number);
-  player_->play(number, batches, update_, timeline);
+  const std::vector<executor::MicroBatch> batches = fetch(run_.batches, number);
+  executor_->run_step(number, batches, update_, timeline);
   return std::move(outcome_);
 }
 
 LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_t batch) {
   PIPER_CHECK(run_.evaluation != nullptr, "an evaluation that nobody has written");
-  if (evaluation_player_ == nullptr)
-    evaluation_player_ =
-        std::make_unique<runtime::Player>(*run_.evaluation, run_.strategy, run_.model, rank_,
-                                          *stage_, transport_, cores_, player_options());
+  if (evaluation_executor_ == nullptr)
+    evaluation_executor_ =
+        std::make_unique<executor::Executor>(*run_.evaluation, run_.strategy, run_.model, rank_,
+                                             *stage_, transport_, cores_, executor_options());
   LossSum sums;
-  runtime::Update look{.num_statistics = update_.num_statistics};
+  executor::Update look{.num_statistics = update_.num_statistics};
   look.local_statistics = [&](std::span<double> statistics) {
     local_statistics(statistics, stage_->take_statistics());
   };
@@ -191,7 +192,7 @@ LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_
     sums = {statistics[kLossSum], statistics[kTargetTokens]};
   };
   keep_weights();
-  evaluation_player_->play(number, fetch(batches, batch), look, nullptr);
+  evaluation_executor_->run_step(number, fetch(batches, batch), look, nullptr);
   return sums;
 }
 
@@ -211,7 +212,7 @@ void RankTrainer::note_selection_biases() {
     const at::Tensor bias = stage_->selection_bias(layer);
     if (!bias.defined()) continue;
     for (const nn::Parameter& p : stage_->parameters()) {
-      const runtime::WeightShares::Key key{p.layer, p.sharding.replicas};
+      const executor::WeightShares::Key key{p.layer, p.sharding.replicas};
       if (p.layer == layer && p.value.is_alias_of(stage_->weights(p.layer, p.sharding.replicas)) &&
           p.value.data_ptr() == bias.data_ptr() && weight_shares_.contains(key))
         selection_biases_.emplace(layer, p);
@@ -231,8 +232,8 @@ void RankTrainer::gather_weights(uint64_t key) {
     if (weight_shares_.contains({layer, replicas}))
       weight_shares_.fill({layer, replicas}, stage_->hold_weights(layer, replicas));
     const comm::Group group{layout_.group(replicas, rank_),
-                            index_among_replicas(layout_, replicas, rank_)};
-    const std::unique_ptr<comm::Operation> gather = runtime::start_gather(
+                            optim::index_among_replicas(layout_, replicas, rank_)};
+    const std::unique_ptr<comm::Operation> gather = executor::start_gather(
         tensors, group, {key++, "gather of weights"}, weights, run_.strategy.reduction,
         collective::topology_among(run_.topology, group.members));
     comm::wait(tensors, *gather, run_.options.timeout_seconds);
@@ -240,7 +241,8 @@ void RankTrainer::gather_weights(uint64_t key) {
 }
 
 void RankTrainer::local_statistics(std::span<double> statistics) {
-  statistics[kSquaredNorm] = sum_of_squares(stage_->parameters(), norm_shares_, gradient_shares_);
+  statistics[kSquaredNorm] =
+      optim::sum_of_squares(stage_->parameters(), norm_shares_, gradient_shares_);
   local_statistics(statistics, stage_->take_statistics());
 }
 
@@ -286,7 +288,7 @@ void RankTrainer::apply(std::span<const double> statistics) {
   outcome_.mtp_loss = statistics[kMtpLoss];
   outcome_.grad_norm = std::sqrt(statistics[kSquaredNorm]);
   outcome_.stop = statistics[kStops] > 0;
-  outcome_.learning_rate = learning_rate(run_.options.learning_rate, number_);
+  outcome_.learning_rate = optim::learning_rate(run_.options.learning_rate, number_);
   const double* next = take_counts(statistics.data() + kNumScalars, outcome_.expert_counts);
   for (const auto& [layer, counts] : outcome_.expert_counts)
     outcome_.load_imbalance = std::max(outcome_.load_imbalance, imbalance(counts));
@@ -302,7 +304,8 @@ void RankTrainer::apply(std::span<const double> statistics) {
   outcome_.skipped = !std::isfinite(statistics[kSquaredNorm]) ||
                      !std::isfinite(statistics[kLossSum]) || !std::isfinite(statistics[kMtpLoss]);
   if (outcome_.skipped) return;
-  optimizer_->step(outcome_.learning_rate, clip_scale(outcome_.grad_norm, run_.options.clip_norm));
+  optimizer_->step(outcome_.learning_rate,
+                   optim::clip_scale(outcome_.grad_norm, run_.options.clip_norm));
   if (run_.options.bias_update > 0) balance();
 }
 
@@ -323,14 +326,14 @@ void RankTrainer::move_homes(int64_t number, const balance::Placements& next,
                              const schedule::LayerMoves& moves) {
   const schedule::Migration migration = schedule::write_migration(run_.model, run_.strategy, moves);
   const schedule::StepGraph& graph = migration.step;
-  runtime::Player player(graph, run_.strategy, run_.model, rank_, *stage_, transport_, cores_,
-                         {.timeout_seconds = run_.options.timeout_seconds,
-                          .live_bytes = hooks_.live_bytes,
-                          .topology = &run_.topology,
-                          .note = hooks_.note,
-                          .device = device_,
-                          .device_transport = device_transport_});
-  runtime::Update update;
+  executor::Executor executor(graph, run_.strategy, run_.model, rank_, *stage_, transport_, cores_,
+                              {.timeout_seconds = run_.options.timeout_seconds,
+                               .live_bytes = hooks_.live_bytes,
+                               .topology = &run_.topology,
+                               .note = hooks_.note,
+                               .device = device_,
+                               .device_transport = device_transport_});
+  executor::Update update;
   update.take_expert = [&](graph::SegmentId segment) {
     return take_expert(graph.segments[segment.index()], migration.pieces[segment.index()]);
   };
@@ -338,7 +341,7 @@ void RankTrainer::move_homes(int64_t number, const balance::Placements& next,
     put_expert(graph.segments[segment.index()], migration.pieces[segment.index()], state);
   };
   next_ = &next;
-  player.play(number, {}, update, nullptr);
+  executor.run_step(number, {}, update, nullptr);
   next_ = nullptr;
 }
 
@@ -353,12 +356,12 @@ int64_t index_on(const balance::ExpertPlacement& placement, int64_t rank, int32_
 
 }  // namespace
 
-std::vector<ParameterShare> RankTrainer::elements_of(int32_t layer, int64_t index,
-                                                     const schedule::StatePieces& pieces) {
+std::vector<optim::ParameterShare> RankTrainer::elements_of(int32_t layer, int64_t index,
+                                                            const schedule::StatePieces& pieces) {
   const std::vector<size_t> parameters = stage_->expert_parameters(layer);
   const std::array<int64_t, 2> elements =
       schedule::expert_tensors(run_.model, run_.strategy, layer);
-  std::vector<ParameterShare> shares;
+  std::vector<optim::ParameterShare> shares;
   for (const schedule::StatePiece& piece : pieces) {
     const auto tensor = static_cast<size_t>(piece.tensor);
     const int64_t first = index * elements[tensor];
@@ -371,7 +374,7 @@ at::Tensor RankTrainer::take_expert(const schedule::Segment& segment,
                                     const schedule::StatePieces& pieces) {
   const int64_t index = index_on(placements_.at(segment.layer), at_.ep, segment.expert);
   std::vector<at::Tensor> parts;
-  for (const ParameterShare& share : elements_of(segment.layer, index, pieces))
+  for (const optim::ParameterShare& share : elements_of(segment.layer, index, pieces))
     for (const at::Tensor& state : optimizer_->moving_state(share))
       parts.push_back(state.to(device_));
   return at::cat(parts);
@@ -381,7 +384,7 @@ void RankTrainer::put_expert(const schedule::Segment& segment, const schedule::S
                              const at::Tensor& state) {
   const int64_t index = index_on(next_->at(segment.layer), at_.ep, segment.expert);
   int64_t next = 0;
-  for (const ParameterShare& share : elements_of(segment.layer, index, pieces)) {
+  for (const optim::ParameterShare& share : elements_of(segment.layer, index, pieces)) {
     for (at::Tensor& here : optimizer_->moving_state(share)) {
       here.copy_(state.view(here.scalar_type()).narrow(0, next, here.numel()));
       next += here.numel();
@@ -400,7 +403,7 @@ void RankTrainer::balance() {
     at::Tensor moved = bias;
     if (const auto divided = selection_biases_.find(layer); divided != selection_biases_.end()) {
       const nn::Parameter& p = divided->second;
-      const runtime::WeightShares::Part own =
+      const executor::WeightShares::Part own =
           weight_shares_.own({p.layer, p.sharding.replicas}, p.offset, p.offset + fewer.numel());
       if (!own.weights.defined()) continue;
       moved = own.weights;

@@ -1,4 +1,4 @@
-// One rank's life in a run: its stage, optimizer and player, and what a step means to them.
+// One rank's life in a run: its stage, optimizer and executor, and what a step means to them.
 //
 // Thread safety: one RankTrainer belongs to its rank's thread; what RunShared holds is shared and
 // immutable.
@@ -6,12 +6,12 @@
 
 #include <piper/balance/expert_placement.h>
 #include <piper/comm/device_transport.h>
-#include <piper/runtime/device_streams.h>
-#include <piper/runtime/player.h>
+#include <piper/executor/device_streams.h>
+#include <piper/executor/executor.h>
+#include <piper/optim/learning_rate.h>
+#include <piper/optim/optimizer.h>
 #include <piper/schedule/migration.h>
 #include <piper/strategy/rank_layout.h>
-#include <piper/train/learning_rate.h>
-#include <piper/train/optimizer.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -27,8 +27,8 @@ namespace piper::train {
 
 struct TrainOptions {
   uint64_t seed = 0;
-  AdamWOptions adamw;
-  LearningRateSchedule learning_rate;
+  optim::AdamWOptions adamw;
+  optim::LearningRateSchedule learning_rate;
   double clip_norm = 1.0;  // of the whole mesh's gradient; 0 = no clipping
   double timeout_seconds = 120;
   // Models with a selection bias balance their experts by it, without an auxiliary loss (Wang et
@@ -43,7 +43,7 @@ struct TrainOptions {
 
 // The micro-batch of (step, dp index, micro-batch); called from every rank's thread.
 using BatchSource =
-    std::function<runtime::MicroBatch(int64_t step, int64_t dp_index, int64_t micro_batch)>;
+    std::function<executor::MicroBatch(int64_t step, int64_t dp_index, int64_t micro_batch)>;
 
 // What all ranks of a run share. The step graph is valid and free of deadlock.
 struct RunShared {
@@ -53,7 +53,7 @@ struct RunShared {
   TrainOptions options;
   BatchSource batches;
   std::function<bool()> stop_requested;  // thread-safe; may be empty
-  // Where what lives with the host does (runtime/host_memory.h): the rate of a CPU's link to it, 0
+  // Where what lives with the host does (executor/host_memory.h): the rate of a CPU's link to it, 0
   // for as fast as it goes, and the folder of its files, if any.
   double host_bytes_per_second = 0;
   std::filesystem::path host_folder;
@@ -63,7 +63,7 @@ struct RunShared {
   balance::Placements placements = {};
   // Where ranks compute: rank r of this process on devices[r mod their number]; empty: on the CPU.
   std::vector<at::Device> devices = {};
-  // What evaluate() plays (schedule::write_evaluation()); without it there is no evaluation.
+  // What evaluate() executes (schedule::write_evaluation()); without it there is no evaluation.
   const schedule::StepGraph* evaluation = nullptr;
   // Whether evaluations are all: then there is no optimizer, and nobody calls step() or migrate().
   bool evaluates_only = false;
@@ -99,22 +99,22 @@ struct LossSum {
   double target_tokens = 0;
 };
 
-// What a run wants to know while a step plays; called from the rank's thread, may be empty.
+// What a run wants to know while a step is executed; called from the rank's thread, may be empty.
 struct RankHooks {
   std::function<int64_t()> live_bytes;  // of this rank, for memory over time
   std::function<void(int64_t step, const std::string& operation)> note;  // before every task
 };
 
-// On a device, a rank's thread works in a stream of its own (runtime::OnDevice) as long as its
+// On a device, a rank's thread works in a stream of its own (executor::OnDevice) as long as its
 // trainer lives.
 class RankTrainer {
  public:
   // `device_transport`: for tensors, where the rank has a device (made here when not given).
-  RankTrainer(const RunShared& run, comm::Transport& transport, runtime::Cores& cores,
+  RankTrainer(const RunShared& run, comm::Transport& transport, executor::Cores& cores,
               RankHooks hooks = {}, comm::Transport* device_transport = nullptr);
   ~RankTrainer();
 
-  // Runs step `number` (from 1). `timeline` as for runtime::Player::play.
+  // Runs step `number` (from 1). `timeline` as for executor::Executor::run_step.
   StepOutcome step(int64_t number, graph::Timeline* timeline = nullptr);
 
   // The losses of one global batch with the weights as they are: the forwards of a step alone, on
@@ -124,9 +124,8 @@ class RankTrainer {
   LossSum evaluate(int64_t number, const BatchSource& batches, int64_t batch);
 
   // Moves experts until these layers are placed so: between two steps, by all ranks at once, with
-  // the same placements; copies change with the next step. It plays schedule::write_migration where
-  // homes move. `number` is apart from those of steps
-  // and evaluations. Nothing that is learnt changes. Throws CommError; what then has moved and what
+  // the same placements; copies change with the next step. It executes schedule::write_migration
+  // where homes move. `number` is apart from those of steps and evaluations. Nothing that is learnt changes. Throws CommError; what then has moved and what
   // not is unknown, so the run ends.
   void migrate(int64_t number, const balance::Placements& next);
   // Of every layer with experts.
@@ -136,13 +135,13 @@ class RankTrainer {
   nn::Stage& stage() { return *stage_; }
   // Of the last step: rows to each expert, by (layer, micro-batch).
   const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& routed_rows() const {
-    return player_->routed_rows();
+    return executor_->routed_rows();
   }
   const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& distinct_tokens() const {
-    return player_->distinct_tokens();
+    return executor_->distinct_tokens();
   }
-  AdamW& optimizer() { return *optimizer_; }
-  const runtime::GradientShares& gradient_shares() const { return gradient_shares_; }
+  optim::AdamW& optimizer() { return *optimizer_; }
+  const executor::GradientShares& gradient_shares() const { return gradient_shares_; }
 
   // Under ZeRO a step leaves the weights of a rank's own share updated, and the next step gathers
   // the others' before it computes. Does so now, for who reads weights between steps (saving,
@@ -155,8 +154,8 @@ class RankTrainer {
   void keep_weights();
 
  private:
-  runtime::PlayerOptions player_options();
-  std::vector<runtime::MicroBatch> fetch(const BatchSource& batches, int64_t number) const;
+  executor::ExecutorOptions executor_options();
+  std::vector<executor::MicroBatch> fetch(const BatchSource& batches, int64_t number) const;
   void local_statistics(std::span<double> statistics);
   void local_statistics(std::span<double> statistics, const nn::StageStatistics& stage) const;
   void apply(std::span<const double> statistics);
@@ -169,35 +168,35 @@ class RankTrainer {
   void move_homes(int64_t number, const balance::Placements& next,
                   const schedule::LayerMoves& moves);
   // Of a migration: the elements that a piece is, of an expert at this index of the rank's.
-  std::vector<ParameterShare> elements_of(int32_t layer, int64_t index,
-                                          const schedule::StatePieces& pieces);
+  std::vector<optim::ParameterShare> elements_of(int32_t layer, int64_t index,
+                                                 const schedule::StatePieces& pieces);
   at::Tensor take_expert(const schedule::Segment& segment, const schedule::StatePieces& pieces);
   void put_expert(const schedule::Segment& segment, const schedule::StatePieces& pieces,
                   const at::Tensor& state);
 
   const RunShared& run_;
   comm::Transport& transport_;
-  runtime::Cores& cores_;
+  executor::Cores& cores_;
   RankHooks hooks_;
   Rank rank_;
   at::Device device_;
-  runtime::OnDevice on_device_;
+  executor::OnDevice on_device_;
   comm::Transport* device_transport_;  // null on the CPU
   std::unique_ptr<comm::DeviceMemory> device_memory_;
   std::unique_ptr<comm::DeviceTransport> own_device_transport_;
   strategy::RankLayout layout_;
   strategy::Coordinates at_;
   std::unique_ptr<nn::Stage> stage_;
-  std::vector<ParameterShare> norm_shares_;           // over the mesh every element once
-  std::unique_ptr<runtime::HostMemory> host_memory_;  // null where nothing lives there
-  std::unique_ptr<AdamW> optimizer_;                  // null where nothing is learnt
-  runtime::GradientShares gradient_shares_;           // none below ZeRO 2
-  runtime::WeightShares weight_shares_;               // none below ZeRO 3
+  std::vector<optim::ParameterShare> norm_shares_;     // over the mesh every element once
+  std::unique_ptr<executor::HostMemory> host_memory_;  // null where nothing lives there
+  std::unique_ptr<optim::AdamW> optimizer_;            // null where nothing is learnt
+  executor::GradientShares gradient_shares_;           // none below ZeRO 2
+  executor::WeightShares weight_shares_;               // none below ZeRO 3
   bool has_all_weights_ = true;
-  std::map<int32_t, nn::Parameter> selection_biases_;   // by layer, of those in weight_shares_
-  std::unique_ptr<runtime::Player> player_;             // null where nothing is learnt
-  std::unique_ptr<runtime::Player> evaluation_player_;  // from the first evaluation on
-  runtime::Update update_;
+  std::map<int32_t, nn::Parameter> selection_biases_;        // by layer, of those in weight_shares_
+  std::unique_ptr<executor::Executor> executor_;             // null where nothing is learnt
+  std::unique_ptr<executor::Executor> evaluation_executor_;  // from the first evaluation on
+  executor::Update update_;
   std::vector<int32_t> mixture_layers_;
   balance::Placements placements_;
   const balance::Placements* next_ = nullptr;  // while experts move

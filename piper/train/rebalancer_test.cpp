@@ -2,13 +2,13 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/checkpoint/checkpoint_folder.h>
 #include <piper/cost/example_model.h>
 #include <piper/cost/expert_price.h>
 #include <piper/model/import.h>
-#include <piper/train/checkpoint_folder.h>
 #include <piper/train/rebalancer.h>
 #include <piper/train/run.h>
-#include <piper/train/test_folder.h>
+#include <tests/test_folder.h>
 
 #include <functional>
 #include <string>
@@ -21,14 +21,15 @@ constexpr const char* kConfig =
   "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256,
   "num_local_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": 64})";
 
-RunRequest request(const TestFolder& folder, const strategy::Mesh& mesh, const char* policy) {
+RunRequest request(const testing::TestFolder& folder, const strategy::Mesh& mesh,
+                   const char* policy) {
   RunRequest r;
   r.model = model::load_model(folder.write("config.json", kConfig).string());
   r.strategy = cost::example::strategy(r.model, mesh.pp, mesh.ep, mesh.dp, 2);
   r.cluster = cost::example::nodes();
   std::string text;
   while (text.size() < 4000) text += "the quick brown fox jumps over the lazy dog; ";
-  r.corpus = Corpus(Text(text, "text"));
+  r.corpus = data::Corpus(data::Text(text, "text"));
   r.folder = folder.path() / policy;
   r.num_steps = 8;
   r.options.learning_rate = {.peak = 1e-2, .minimum = 1e-3, .warmup_steps = 0, .total_steps = 8};
@@ -65,7 +66,7 @@ std::string failure(const std::function<void()>& f) {
 }  // namespace
 
 TEST_CASE("a run that rebalances learns the same, to the bit, and says what moved") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   const strategy::Mesh mesh{.pp = 1, .ep = 4, .dp = 4};
   const RunResult still = run_training(request(folder, mesh, "off"));
   CHECK(!still.metrics.front().extra.contains("migrated_experts"));
@@ -86,7 +87,7 @@ TEST_CASE("a run that rebalances learns the same, to the bit, and says what move
 }
 
 TEST_CASE("by threshold the busiest rank of a skewed run has fewer rows afterwards") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 4, .dp = 4}, "threshold:1.01");
   r.options.learning_rate.peak = r.options.learning_rate.minimum = 1e-7;  // the routers stay
   std::string said;
@@ -107,7 +108,7 @@ TEST_CASE("by threshold the busiest rank of a skewed run has fewer rows afterwar
 }
 
 TEST_CASE("a run that was stopped after it had rebalanced goes on as if it had not been stopped") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   const strategy::Mesh mesh{.pp = 2, .ep = 2, .dp = 4};
   for (const char* policy : {"threshold:1.01", "random:0.5"}) {
     CAPTURE(std::string(policy));
@@ -121,8 +122,8 @@ TEST_CASE("a run that was stopped after it had rebalanced goes on as if it had n
       r.checkpoint_every = 1;
       r.stop_after = stop;
       run_training(r);
-      const Json manifest =
-          read_json_file(r.folder / "checkpoints" / checkpoint_name(stop) / "manifest.json");
+      const Json manifest = read_json_file(r.folder / "checkpoints" /
+                                           checkpoint::checkpoint_name(stop) / "manifest.json");
       CHECK(manifest.dump().find(kExpertPlacement) != std::string::npos);
       r.stop_after = 0;
       r.resume = true;
@@ -139,7 +140,7 @@ TEST_CASE("a run that was stopped after it had rebalanced goes on as if it had n
 }
 
 TEST_CASE("a checkpoint with moved experts loads on any mesh") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 4, .dp = 4}, "random:1");
   r.checkpoint_every = 1;
   r.stop_after = 4;
@@ -173,7 +174,7 @@ TEST_CASE("a checkpoint with moved experts loads on any mesh") {
 }
 
 TEST_CASE("a rank that fails while experts move leaves the last checkpoint intact") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 4, .dp = 4}, "random:1");
   const RunResult expected = run_training(r);
   r.folder = folder.path() / "failing";
@@ -199,7 +200,7 @@ TEST_CASE("a rank that fails while experts move leaves the last checkpoint intac
 }
 
 TEST_CASE("copies of hot experts are chosen again and again, and the busiest rank has fewer rows") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 2, .ep = 2, .dp = 4}, "replicate");
   r.strategy.redundant_experts = 4;
   std::string said;
@@ -246,7 +247,7 @@ TEST_CASE("copies of hot experts are chosen again and again, and the busiest ran
 }
 
 TEST_CASE("a run begins with the placement of a file, and refuses one that is none") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   const strategy::Mesh mesh{.pp = 1, .ep = 2, .dp = 2};
   RunRequest r = request(folder, mesh, "off");
   const RunResult plain = run_training(r);
@@ -269,7 +270,7 @@ TEST_CASE("a run begins with the placement of a file, and refuses one that is no
 }
 
 TEST_CASE("a policy that cannot be followed is refused before the run") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2}, "threshold:1.3");
   const auto experts = cost::expert_bytes(r.model, r.strategy.precision);
   const auto said = [&] { return problems(r.rebalance, r.strategy, experts); };

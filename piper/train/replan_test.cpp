@@ -4,7 +4,7 @@
 #include <piper/cost/example_model.h>
 #include <piper/report/run_files.h>
 #include <piper/train/run.h>
-#include <piper/train/test_folder.h>
+#include <tests/test_folder.h>
 
 #include <cmath>
 
@@ -27,7 +27,7 @@ RunRequest poor_choice(const std::filesystem::path& folder, plan::Replan kind) {
   r.cluster.kind = "cpu";
   r.cluster.compute["fp32"].gemm_efficiency = 0.01;
   r.cluster.memory_bytes_per_second = 1e9;
-  r.corpus = Corpus(Text(std::string(4000, 'x') + std::string(3000, 'y'), "text"));
+  r.corpus = data::Corpus(data::Text(std::string(4000, 'x') + std::string(3000, 'y'), "text"));
   r.folder = folder;
   r.num_steps = kSteps;
   r.options.learning_rate = {.peak = 1e-3, .minimum = 1e-4, .total_steps = kSteps};
@@ -38,7 +38,7 @@ RunRequest poor_choice(const std::filesystem::path& folder, plan::Replan kind) {
 }  // namespace
 
 TEST_CASE("a run that may change its strategy does, and ends where one that stayed does") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest changing = poor_choice(folder.path() / "auto", plan::Replan::kAuto);
   const RunResult changed = run_training(changing);
   const RunResult stayed = run_training(poor_choice(folder.path() / "off", plan::Replan::kOff));
@@ -60,7 +60,7 @@ TEST_CASE("a run that may change its strategy does, and ends where one that stay
 }
 
 TEST_CASE("a run that is to ask says what would be faster, leaves it in its folder, and stays") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = poor_choice(folder.path() / "ask", plan::Replan::kAsk);
   std::vector<std::string> said;
   r.say = [&](const std::string& line) { said.push_back(line); };
@@ -73,7 +73,7 @@ TEST_CASE("a run that is to ask says what would be faster, leaves it in its fold
 }
 
 TEST_CASE("a cluster without figures, or one that is described, leaves nothing to compare with") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = poor_choice(folder.path() / "run", plan::Replan::kAsk);
   r.cluster.kind = "gpu";
   CHECK_THROWS_WITH_AS(run_training(r),

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
+#include <piper/checkpoint/tensor_check.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/replicas.h>
-#include <piper/train/tensor_check.h>
 
 #include <algorithm>
 #include <charconv>
@@ -63,20 +63,21 @@ struct Drift {
 
 }  // namespace
 
-std::string replica_hashes(const std::vector<nn::Parameter>& parameters, const AdamW& optimizer) {
+std::string replica_hashes(const std::vector<nn::Parameter>& parameters,
+                           const optim::AdamW& optimizer) {
   std::string lines;
   std::map<std::string, int64_t> parts;
   const auto add = [&](int64_t part, const at::Tensor& value, const std::string& name) {
-    lines += fmt::format("{} {} {}\n", part, tensor_hash_text(value), name);
+    lines += fmt::format("{} {} {}\n", part, checkpoint::tensor_hash_text(value), name);
   };
   for (const nn::Parameter& p : parameters) {
     parts[p.name] = p.sharding.index;
     add(p.sharding.index, p.value, p.name);
   }
-  for (const NamedTensor& tensor : optimizer.state()) {  // "first_moment/<parameter>"
+  for (const nn::NamedTensor& tensor : optimizer.state()) {  // "first_moment/<parameter>"
     const auto part = parts.find(tensor.name.substr(tensor.name.find('/') + 1));
     // States of a share are nobody else's: their name says so.
-    add(part == parts.end() ? 0 : part->second, tensor.value, in_file(tensor).name);
+    add(part == parts.end() ? 0 : part->second, tensor.value, nn::in_file(tensor).name);
   }
   return lines;
 }

@@ -4,8 +4,8 @@
 #pragma once
 
 #include <piper/nn/stage.h>
+#include <piper/optim/optimizer.h>
 #include <piper/strategy/strategy.h>
-#include <piper/train/optimizer.h>
 
 #include <string>
 #include <vector>
@@ -14,7 +14,8 @@ namespace piper::train {
 
 // What a rank hands in: a line for every parameter and for every tensor of the optimizer's state,
 // with a hash of its bytes that any single flipped bit changes (tensor_check.h).
-std::string replica_hashes(const std::vector<nn::Parameter>& parameters, const AdamW& optimizer);
+std::string replica_hashes(const std::vector<nn::Parameter>& parameters,
+                           const optim::AdamW& optimizer);
 
 // `handed_in` by rank. Copies of the same part of a parameter (nn::Sharding) are compared over the
 // ranks of a stage. One line for every rank that differs from most of its replicas, or for a group

@@ -11,7 +11,7 @@ namespace {
 // A rank's parameters with their optimizer: in bf16 with masters, some steps into training.
 struct Held {
   std::vector<nn::Parameter> parameters;
-  AdamW optimizer;
+  optim::AdamW optimizer;
 
   static std::vector<nn::Parameter> make(at::ScalarType type, int64_t index, int64_t count) {
     const auto parameter = [&](const char* name, int64_t size) {
@@ -60,13 +60,13 @@ TEST_CASE("any flipped exponent bit of weights, moments or masters names its ran
       std::vector<std::string> handed_in = on_ranks(8, type, 2);
       const size_t rank = random() % 8;
       Held hurt(type, static_cast<int64_t>(rank) % 2, 2);
-      std::vector<NamedTensor> fp32;
+      std::vector<nn::NamedTensor> fp32;
       for (const nn::Parameter& p : hurt.parameters)
         if (type == at::kFloat) fp32.push_back({p.name, p.value});
-      for (const NamedTensor& tensor : hurt.optimizer.state())
+      for (const nn::NamedTensor& tensor : hurt.optimizer.state())
         if (tensor.value.scalar_type() == at::kFloat) fp32.push_back(tensor);
       REQUIRE(fp32.size() == 6);  // weights or masters, and two moments, of two parameters
-      const NamedTensor& which = fp32[random() % fp32.size()];
+      const nn::NamedTensor& which = fp32[random() % fp32.size()];
       const bool is_expert = which.name.ends_with("experts");
       flip(which.value, static_cast<int64_t>(random()) % which.value.numel(),
            23 + static_cast<int>(random() % 8));

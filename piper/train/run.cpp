@@ -4,8 +4,9 @@
 #include <fmt/format.h>
 #include <piper/comm/counted_transport.h>
 #include <piper/cost/segment_time.h>
+#include <piper/executor/clock.h>
+#include <piper/executor/tensor_device_operations.h>
 #include <piper/nn/counting_allocator.h>
-#include <piper/runtime/tensor_device_operations.h>
 #include <piper/train/process_agreement.h>
 #include <piper/train/run_parts.h>
 
@@ -60,7 +61,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   std::unique_ptr<comm::DeviceTransport> on_device;
   std::unique_ptr<comm::CountedTransport> counted_on_device;
   if (!device.is_cpu()) {
-    device_memory = runtime::make_tensor_device_operations(device);
+    device_memory = executor::make_tensor_device_operations(device);
     on_device = std::make_unique<comm::DeviceTransport>(transport, *device_memory, shared_.offers);
     counted_on_device = std::make_unique<comm::CountedTransport>(*on_device);
   }
@@ -76,7 +77,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   recorder_.set_state_bytes(rank, memory.live_bytes());
   check_speed(0, transport);
   barrier(transport, kBarrierKeys, request_.options.timeout_seconds);
-  start_seconds_[rank.index()] = runtime::now_seconds();
+  start_seconds_[rank.index()] = executor::now_seconds();
   if (rank == Rank(0)) make_replanner();
   double before = start_seconds_[rank.index()];
   bool last = false;
@@ -86,7 +87,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     memory.reset_peak();
     const Migrated migrated = rebalance(trainer, rebalancer, number);
     if (rebalancer.is_due(number)) {
-      before = runtime::now_seconds();
+      before = executor::now_seconds();
       take_traffic();  // what moved is no step's traffic
     }
     const StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
@@ -94,7 +95,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     recorder_.set_routed(number, rank, trainer.routed_rows(), trainer.distinct_tokens());
     if (rank == Rank(0)) recorder_.set_placements(number, displaced(trainer.placements()));
     recorder_.set_traffic(number, rank, take_traffic());
-    const double after = runtime::now_seconds();
+    const double after = executor::now_seconds();
     rebalancer.note(outcome);
     last = number == last_step() || outcome.stop;
     std::optional<double> validation_loss;
@@ -106,7 +107,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
       say_saves();
     }
     if (!last) replan(trainer, transport, number, after - before, outcome);
-    before = validation_loss || request_.replan.is_on() ? runtime::now_seconds() : after;
+    before = validation_loss || request_.replan.is_on() ? executor::now_seconds() : after;
     const int64_t every = request_.checkpoint_every;
     const bool saves = (every > 0 && (number % every == 0 || last)) || outcome.stop;
     if (request_.after_step) request_.after_step(number, trainer);
@@ -119,11 +120,11 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     if (saves || compares) check_replicas(trainer, transport, number);
     if (saves) {
       save(trainer, rebalancer, transport, number);
-      before = runtime::now_seconds();
+      before = executor::now_seconds();
     }
     if (!last) trainer.keep_weights();
     if (outcome.stop) stopped_ = true;
-    if (check_speed(number, transport)) before = runtime::now_seconds();
+    if (check_speed(number, transport)) before = executor::now_seconds();
   }
   if (!is_alone()) gather_parts(transport);
   if (request_.export_weights && !stopped_) export_weights(trainer, transport);
@@ -185,7 +186,7 @@ void Run::make_prediction() {
 }
 
 RunResult Run::run() {
-  begun_seconds_ = runtime::now_seconds();
+  begun_seconds_ = executor::now_seconds();
   agree();
   on_all_processes(world_, "request", [this] {
     check();

@@ -9,16 +9,16 @@
 //   RUN/predicted_trace.json, measured_trace.json    one step each, Chrome traces
 //   RUN/comparison.json     predicted beside measured
 //   RUN/expert_load.json    rows of every expert
-//   RUN/checkpoints/        train/checkpoint.h
+//   RUN/checkpoints/        checkpoint/checkpoint.h
 //   RUN/weights/            Hugging Face folder of the final weights
 #pragma once
 
 #include <piper/balance/rebalance_policy.h>
 #include <piper/cluster/cluster.h>
 #include <piper/comm/world.h>
+#include <piper/data/corpus.h>
+#include <piper/files/file_writer.h>
 #include <piper/plan/replanner.h>
-#include <piper/train/corpus.h>
-#include <piper/train/file_writer.h>
 #include <piper/train/metrics.h>
 #include <piper/train/prediction.h>
 #include <piper/train/rank_trainer.h>
@@ -38,8 +38,8 @@ struct RunRequest {
   Json config = Json::object();  // the model's config.json, for the exported folder
   strategy::Strategy strategy;
   cluster::Cluster cluster;  // what the prediction is made with; its peak is MFU's divisor
-  Corpus corpus;
-  Corpus validation;  // never trained on; may be empty
+  data::Corpus corpus;
+  data::Corpus validation;  // never trained on; may be empty
   std::filesystem::path folder;
   int64_t num_steps = 0;   // of the whole run: what the learning rate is stretched over
   int64_t stop_after = 0;  // stop (and save, with checkpoints on) after this step; 0 = num_steps
@@ -59,7 +59,7 @@ struct RunRequest {
   std::filesystem::path initial_weights;  // Hugging Face folder; empty = from the seed
   bool export_weights = false;
   // Where the optimizer states and activations that a strategy offloads are files' memory
-  // (runtime/host_memory.h); empty: the processes' own.
+  // (executor/host_memory.h); empty: the processes' own.
   std::filesystem::path host_folder;
   int64_t memory_limit_bytes =
       0;  // of the tensors of one rank, as if its device had no more; 0 = none
@@ -90,7 +90,7 @@ struct RunRequest {
   std::function<void(const StepMetrics&)> on_step;  // from rank 0's thread
   // After every step, from every rank's thread: where tests hurt a rank. May be empty.
   std::function<void(int64_t step, RankTrainer&)> after_step;
-  Disk disk = real_disk();  // of checkpoints
+  files::Disk disk = files::real_disk();  // of checkpoints
 };
 
 // Whole in process 0; elsewhere only `stopped` is set.

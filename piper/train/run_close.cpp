@@ -1,10 +1,10 @@
 // What is gathered once the last step is done: the report of all ranks, the final weights,
 // predicted beside measured.
+#include <piper/checkpoint/hf_weights.h>
+#include <piper/checkpoint/safetensors.h>
 #include <piper/cost/expert_rows.h>
-#include <piper/train/hf_weights.h>
 #include <piper/train/process_agreement.h>
 #include <piper/train/run_parts.h>
-#include <piper/train/safetensors.h>
 
 #include <algorithm>
 #include <cstring>
@@ -58,12 +58,12 @@ void Run::gather_step(comm::Transport& transport, uint64_t key, int64_t step) {
 // Other processes leave their pieces in files, which process 0 reads.
 void Run::export_weights(RankTrainer& trainer, comm::Transport& transport) {
   const fs::path pieces = request_.folder / ("weights.tmp-" + token_);
-  std::vector<NamedTensor> mine;
+  std::vector<nn::NamedTensor> mine;
   for (const nn::NamedPiece& piece : trainer.stage().named_pieces())
-    mine.push_back(in_file({piece.name, piece.value.contiguous().clone(), piece.part}));
+    mine.push_back(nn::in_file({piece.name, piece.value.contiguous().clone(), piece.part}));
   if (!is_first()) {
     fs::create_directories(pieces);
-    write_safetensors(pieces / shard_name(trainer.rank().value), mine);
+    checkpoint::write_safetensors(pieces / checkpoint::shard_name(trainer.rank().value), mine);
     mine.clear();
   }
   barrier(transport, kGatherKeys + 3, request_.options.timeout_seconds);
@@ -71,9 +71,10 @@ void Run::export_weights(RankTrainer& trainer, comm::Transport& transport) {
   exported_.insert(exported_.end(), mine.begin(), mine.end());
   if (trainer.rank() != Rank(0) || is_alone()) return;
   for (int64_t r = std::ssize(world_.local_ranks()); r < world_.size(); ++r) {
-    const SafetensorsFile file(pieces / shard_name(r));
-    for (const TensorEntry& entry : file.tensors()) {
-      exported_.push_back({entry.name, at::empty(entry.shape, scalar_type(entry.dtype))});
+    const checkpoint::SafetensorsFile file(pieces / checkpoint::shard_name(r));
+    for (const checkpoint::TensorEntry& entry : file.tensors()) {
+      exported_.push_back(
+          {entry.name, at::empty(entry.shape, checkpoint::scalar_type(entry.dtype))});
       file.read(entry, exported_.back().value);
     }
   }
@@ -104,9 +105,10 @@ RunResult Run::finish() {
   if (result.prediction) result.same_order = recorder_.same_order(result.prediction->timeline);
   recorder_.write_files(request_.folder, result);
   if (!exported_.empty())
-    train::export_weights(request_.folder / "weights",
-                          config_with_modules(request_.config, request_.model),
-                          with_module_tables(put_together(exported_), request_.model));
+    checkpoint::export_weights(
+        request_.folder / "weights",
+        checkpoint::config_with_modules(request_.config, request_.model),
+        checkpoint::with_module_tables(nn::put_together(exported_), request_.model));
   return result;
 }
 

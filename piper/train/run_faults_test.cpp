@@ -2,12 +2,12 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/checkpoint/checkpoint_folder.h>
 #include <piper/cost/example_model.h>
 #include <piper/model/import.h>
-#include <piper/train/checkpoint_folder.h>
 #include <piper/train/replicas.h>
 #include <piper/train/run.h>
-#include <piper/train/test_folder.h>
+#include <tests/test_folder.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,12 +38,12 @@ std::string some_text() {
   return text;
 }
 
-RunRequest request(const TestFolder& folder, const strategy::Mesh& mesh) {
+RunRequest request(const testing::TestFolder& folder, const strategy::Mesh& mesh) {
   RunRequest r;
   r.model = model::load_model(folder.write("config.json", kConfig).string());
   r.strategy = cost::example::strategy(r.model, mesh.pp, mesh.ep, mesh.dp, 2);
   r.cluster = cost::example::nodes();
-  r.corpus = Corpus(Text(some_text(), "text"));
+  r.corpus = data::Corpus(data::Text(some_text(), "text"));
   r.folder = folder.path() / "run";
   r.num_steps = 4;
   r.options.learning_rate = {.peak = 1e-3, .minimum = 1e-4, .warmup_steps = 0, .total_steps = 4};
@@ -78,7 +78,7 @@ double seconds_of(const std::function<void()>& f) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-RunRequest unlimited(RunRequest request, const TestFolder& folder) {
+RunRequest unlimited(RunRequest request, const testing::TestFolder& folder) {
   request.memory_limit_bytes = RunRequest().memory_limit_bytes;
   request.folder = folder.path() / "unlimited";
   return request;
@@ -87,7 +87,7 @@ RunRequest unlimited(RunRequest request, const TestFolder& folder) {
 }  // namespace
 
 TEST_CASE("a bit that flips on one rank is found before the next save, and its rank named") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 3});
   r.checkpoint_every = 2;
   r.after_step = [](int64_t step, RankTrainer& trainer) {
@@ -105,12 +105,12 @@ TEST_CASE("a bit that flips on one rank is found before the next save, and its r
 }
 
 TEST_CASE("a bit that flips in a moment of one rank is found before the next save") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 3});
   r.checkpoint_every = 2;
   r.after_step = [](int64_t step, RankTrainer& trainer) {
     if (step != 3 || trainer.rank() != Rank(2)) return;
-    for (const NamedTensor& tensor : trainer.optimizer().state())
+    for (const nn::NamedTensor& tensor : trainer.optimizer().state())
       if (tensor.name.starts_with("second_moment/")) {
         auto* words = static_cast<uint32_t*>(tensor.value.mutable_data_ptr());
         words[0] ^= uint32_t{1} << 24;
@@ -161,7 +161,7 @@ TEST_CASE(
   for (const float value : {std::nanf(""), INFINITY})
     for (const strategy::Mesh mesh :
          {strategy::Mesh{.pp = 1, .ep = 1, .dp = 3}, strategy::Mesh{.pp = 2, .ep = 2, .dp = 2}}) {
-      const TestFolder folder;
+      const testing::TestFolder folder;
       RunRequest r = request(folder, mesh);
       r.num_steps = 6;
       r.checkpoint_every = 6;
@@ -187,14 +187,15 @@ TEST_CASE(
         CHECK(states.at({4, rank}) == states.at({2, rank}));
         CHECK(states.at({5, rank}) != states.at({4, rank}));
       }
-      const TrainState saved = read_manifest(r.folder / "checkpoints/step-00000006").state;
+      const checkpoint::TrainState saved =
+          checkpoint::read_manifest(r.folder / "checkpoints/step-00000006").state;
       CHECK(saved.skipped_steps == 2);
       CHECK(saved.skipped_in_a_row == 0);
     }
 }
 
 TEST_CASE("three steps in a row that are not finite end the run, one that heals starts anew") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   for (const auto& [last, said] : {std::pair(4, ""), std::pair(5, "up to step 5")}) {
     RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
     r.num_steps = 9;
@@ -215,7 +216,7 @@ TEST_CASE("three steps in a row that are not finite end the run, one that heals 
 
 // Weights near the largest float are finite and are saved; what is computed with them is not.
 TEST_CASE("the count of bad steps in a row survives a restart") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
   r.num_steps = 9;
   r.checkpoint_every = 1;
@@ -226,7 +227,8 @@ TEST_CASE("the count of bad steps in a row survives a restart") {
   const std::vector<StepMetrics> metrics = metrics_of(r);
   CHECK(metrics[2].skipped);
   CHECK(metrics[3].skipped);
-  CHECK(read_manifest(r.folder / "checkpoints/step-00000004").state.skipped_in_a_row == 2);
+  CHECK(checkpoint::read_manifest(r.folder / "checkpoints/step-00000004").state.skipped_in_a_row ==
+        2);
   r.after_step = {};
   r.stop_after = 0;
   r.resume = true;
@@ -237,7 +239,7 @@ TEST_CASE("the count of bad steps in a row survives a restart") {
 TEST_CASE("a state that is not finite is not saved, and costs no checkpoint that is") {
   for (const bool in_weights : {true, false})
     for (const float value : {std::nanf(""), INFINITY}) {
-      const TestFolder folder;
+      const testing::TestFolder folder;
       RunRequest r = request(folder, {.pp = 2, .ep = 1, .dp = 1});
       r.num_steps = 6;
       r.checkpoint_every = 2;
@@ -246,7 +248,7 @@ TEST_CASE("a state that is not finite is not saved, and costs no checkpoint that
         if (step != 4 || trainer.rank() != Rank(1)) return;
         at::Tensor hurt = some_weight(trainer);
         if (!in_weights)
-          for (const NamedTensor& tensor : trainer.optimizer().state())
+          for (const nn::NamedTensor& tensor : trainer.optimizer().state())
             if (tensor.name.starts_with("second_moment/")) hurt = tensor.value;
         hurt.view({-1}).narrow(0, 1, 1).fill_(value);
       };
@@ -257,12 +259,12 @@ TEST_CASE("a state that is not finite is not saved, and costs no checkpoint that
             std::string::npos);
       CHECK(what.find(" holds infinities or NaN") != std::string::npos);
       CHECK(what.find('\n') == std::string::npos);
-      CHECK(require_newest_complete(r.folder / "checkpoints").manifest.state.step == 2);
+      CHECK(checkpoint::require_newest_complete(r.folder / "checkpoints").manifest.state.step == 2);
       CHECK_FALSE(std::filesystem::exists(r.folder / "checkpoints/step-00000004"));
       r.after_step = {};
       r.resume = true;
       CHECK(failure(r) == "");
-      CHECK(require_newest_complete(r.folder / "checkpoints").manifest.state.step == 6);
+      CHECK(checkpoint::require_newest_complete(r.folder / "checkpoints").manifest.state.step == 6);
     }
 }
 
@@ -273,7 +275,7 @@ static void flip_middle(const std::filesystem::path& file) {
 }
 
 TEST_CASE("a damaged checkpoint is set aside, and never costs the good one it was resumed from") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
   r.num_steps = 12;
   r.checkpoint_every = 5;
@@ -292,8 +294,9 @@ TEST_CASE("a damaged checkpoint is set aside, and never costs the good one it wa
   CHECK(std::ranges::count_if(said, [](const std::string& line) {
           return line.starts_with("set aside as step-00000010.damaged: ");
         }) == 1);
-  CHECK(require_newest_complete(checkpoints).manifest.state.step == 7);
-  CHECK(damaged_names(checkpoints) == std::vector<std::string>{"step-00000010.damaged"});
+  CHECK(checkpoint::require_newest_complete(checkpoints).manifest.state.step == 7);
+  CHECK(checkpoint::damaged_names(checkpoints) ==
+        std::vector<std::string>{"step-00000010.damaged"});
   r.stop_after = 8;
   CHECK(failure(r) == "");  // can be resumed
   // Damaged while the run goes on.
@@ -309,7 +312,7 @@ TEST_CASE("a damaged checkpoint is set aside, and never costs the good one it wa
   CHECK(std::ranges::count_if(said, [](const std::string& line) {
           return line.starts_with("set aside as step-00000010.damaged-2: ");
         }) == 1);
-  CHECK(require_newest_complete(checkpoints).manifest.state.step == 12);
+  CHECK(checkpoint::require_newest_complete(checkpoints).manifest.state.step == 12);
   // None left: refused, and never step 0.
   for (const auto& entry : std::filesystem::directory_iterator(checkpoints))
     if (entry.path().string().find(".damaged") == std::string::npos)
@@ -322,7 +325,7 @@ TEST_CASE("a damaged checkpoint is set aside, and never costs the good one it wa
 }
 
 TEST_CASE("a damaged end of the metrics or of the events refuses no sound checkpoint") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 1});
   r.checkpoint_every = 2;
   r.stop_after = 2;
@@ -347,7 +350,7 @@ TEST_CASE("a damaged end of the metrics or of the events refuses no sound checkp
 }
 
 TEST_CASE("a fresh start removes what Piper wrote and nothing else") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 1});
   r.checkpoint_every = 2;
   CHECK(failure(r) == "");
@@ -373,7 +376,7 @@ TEST_CASE("a fresh start removes what Piper wrote and nothing else") {
                            "metrics.jsonl.damaged", "tensorboard/events.0000000001.damaged"})
     CHECK_FALSE(std::filesystem::exists(r.folder / name));
   // Not by way of a link, either.
-  const TestFolder elsewhere;
+  const testing::TestFolder elsewhere;
   elsewhere.write("step-00000001/manifest.json", "{}");
   std::filesystem::remove_all(r.folder / "checkpoints");
   std::filesystem::create_directory_symlink(elsewhere.path(), r.folder / "checkpoints");
@@ -383,7 +386,7 @@ TEST_CASE("a fresh start removes what Piper wrote and nothing else") {
 }
 
 TEST_CASE("a save that fails in the background ends the run at its next step") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
   r.num_steps = 12;
   r.checkpoint_every = 2;
@@ -402,7 +405,9 @@ TEST_CASE("a save that fails in the background ends the run at its next step") {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (step == 4) fails = true;
     // The failed save has removed its folder; what it throws is kept a moment later.
-    const auto is_over = [&] { return has_failed && leftovers(r.folder / "checkpoints").empty(); };
+    const auto is_over = [&] {
+      return has_failed && checkpoint::leftovers(r.folder / "checkpoints").empty();
+    };
     for (int i = 0; step == 5 && !is_over() && i < 10'000; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (step == 5) std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -413,12 +418,12 @@ TEST_CASE("a save that fails in the background ends the run at its next step") {
         std::string::npos);
   CHECK(what.find("cannot be flushed: Input/output error") != std::string::npos);
   CHECK(steps_after == 0);
-  CHECK(require_newest_complete(r.folder / "checkpoints").manifest.state.step == 2);
+  CHECK(checkpoint::require_newest_complete(r.folder / "checkpoints").manifest.state.step == 2);
 }
 
 TEST_CASE(
     "a rank that runs out of memory says where, component by component, and what would help") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
   r.strategy.micro_batch_sequences = 8;
   r.strategy.sequence = 64;
@@ -448,7 +453,7 @@ TEST_CASE(
 TEST_CASE(
     "two runs in one folder: the second is refused with the name of the first, and may come after "
     "it") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest first = request(folder, {.pp = 1, .ep = 1, .dp = 1});
   first.checkpoint_every = 2;
   RunRequest second = request(folder, {.pp = 1, .ep = 1, .dp = 1});
@@ -466,7 +471,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a machine slower than its description is said while the run goes on") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
   r.num_steps = 8;
   r.deviation_bound = 0.25;

@@ -5,6 +5,8 @@
 #include <piper/balance/copies.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/checkpoint/checkpoint_state.h>
+#include <piper/checkpoint/hf_weights.h>
 #include <piper/cost/estimator.h>
 #include <piper/cost/expert_price.h>
 #include <piper/cost/host_link.h>
@@ -13,12 +15,10 @@
 #include <piper/nn/experts_grouped.h>
 #include <piper/nn/product.h>
 #include <piper/nn/product_onednn.h>
+#include <piper/profile/measure_products.h>
 #include <piper/report/run_files.h>
-#include <piper/runtime/measure_products.h>
 #include <piper/strategy/runnable.h>
-#include <piper/train/checkpoint_state.h>
-#include <piper/train/data.h>
-#include <piper/train/hf_weights.h>
+#include <piper/train/batches.h>
 #include <piper/train/memory_check.h>
 #include <piper/train/process_agreement.h>
 #include <piper/train/run_parts.h>
@@ -52,7 +52,7 @@ Run::Run(const RunRequest& request)
   shared_.batches = [this](int64_t step, int64_t dp, int64_t micro_batch) {
     Batch batch = training_batch(request_.corpus, request_.strategy, shared_.options.seed, step, dp,
                                  micro_batch);
-    return runtime::MicroBatch{std::move(batch.tokens_BS), std::move(batch.targets_T)};
+    return executor::MicroBatch{std::move(batch.tokens_BS), std::move(batch.targets_T)};
   };
   shared_.stop_requested = [this] {
     return changes_ || (request_.stop_requested && request_.stop_requested());
@@ -102,13 +102,13 @@ void Run::check() const {
                       !folder.empty() ? request_.disk.free_bytes(folder)
                                       : available_memory_bytes() -
                                             (request_.devices.empty() ? beside_tensors() : 0));
-  check_window(request_.corpus, s.sequence);
-  if (request_.validate_every > 0) check_window(request_.validation, s.sequence);
+  data::check_window(request_.corpus, s.sequence);
+  if (request_.validate_every > 0) data::check_window(request_.validation, s.sequence);
 }
 
-CheckpointIdentity Run::identity() const {
-  return {request_.model.name, model_fingerprint(request_.model), request_.strategy.mesh,
-          request_.strategy.layers_per_stage};
+checkpoint::CheckpointIdentity Run::identity() const {
+  return {request_.model.name, checkpoint::model_fingerprint(request_.model),
+          request_.strategy.mesh, request_.strategy.layers_per_stage};
 }
 
 // What the processes must have in common; all else follows from it.
@@ -117,9 +117,9 @@ void Run::agree() const {
   const strategy::Strategy& s = request_.strategy;
   if (world_.size() != s.mesh.world())
     throw InvalidInput(fmt::format("the launcher started {} ranks and the strategy is for {} ({})",
-                                   world_.size(), s.mesh.world(), describe(s.mesh)));
+                                   world_.size(), s.mesh.world(), checkpoint::describe(s.mesh)));
   const TrainOptions& o = request_.options;
-  require_agreement(world_, "model", model_fingerprint(request_.model));
+  require_agreement(world_, "model", checkpoint::model_fingerprint(request_.model));
   require_agreement(world_, "strategy", strategy::to_json(s).dump());
   require_agreement(
       world_, "length of the data",
@@ -146,7 +146,8 @@ void Run::agree() const {
 // What --fresh removes: checkpoints, records and results, by their names. Exported weights are a
 // result that somebody asked for, and stay.
 void Run::remove_earlier_run() const {
-  for (const std::string& note : remove_checkpoints(request_.folder / "checkpoints")) say(note);
+  for (const std::string& note : checkpoint::remove_checkpoints(request_.folder / "checkpoints"))
+    say(note);
   const auto remove_in = [](const fs::path& folder, const auto& wanted) {
     std::error_code error;
     if (fs::is_symlink(folder, error)) return;
@@ -172,15 +173,15 @@ void Run::remove_earlier_run() const {
 // Process 0's part. Returns the checkpoint to resume from, behind its manifest's hash; "" = none.
 std::string Run::prepare_folder() {
   const fs::path checkpoints = request_.folder / "checkpoints";
-  make_folders(request_.folder);
+  files::make_folders(request_.folder);
   lock_.emplace(request_.folder);
   if (!lock_->warning().empty()) say(lock_->warning());
   if (request_.fresh) remove_earlier_run();
-  for (const std::string& leftover : sweep_leftovers(checkpoints))
+  for (const std::string& leftover : checkpoint::sweep_leftovers(checkpoints))
     say("removed unfinished save " + leftover);
   std::string resumed;
   if (auto found = find_checkpoint(checkpoints)) {
-    resumed = sha256_of_file(found->path / "manifest.json") + found->path.string();
+    resumed = files::sha256_of_file(found->path / "manifest.json") + found->path.string();
     resume_from(std::move(*found));
   }
   metrics_writer_.emplace(request_.folder / "metrics.jsonl", first_step_ - 1);
@@ -191,29 +192,29 @@ std::string Run::prepare_folder() {
   return resumed;
 }
 
-std::optional<FoundCheckpoint> Run::find_checkpoint(const fs::path& checkpoints) const {
+std::optional<checkpoint::FoundCheckpoint> Run::find_checkpoint(const fs::path& checkpoints) const {
   if (!request_.resume) {
-    std::vector<std::string> names = checkpoint_names(checkpoints);
-    if (names.empty()) names = damaged_names(checkpoints);
+    std::vector<std::string> names = checkpoint::checkpoint_names(checkpoints);
+    if (names.empty()) names = checkpoint::damaged_names(checkpoints);
     if (names.empty()) return std::nullopt;
     throw InvalidInput(fmt::format(
         "{} holds checkpoints of an earlier run ({}); pass --resume to go on from the newest that "
         "is sound, --fresh to delete them, or name another --run folder",
         checkpoints.string(), fmt::join(names, ", ")));
   }
-  Search search = find_newest_complete(checkpoints);
-  if (!search.newest) return require_newest_complete(checkpoints);
-  for (const Inspection& damaged : search.damaged)
-    if (const std::string note = set_aside(damaged); !note.empty()) say(note);
+  checkpoint::Search search = checkpoint::find_newest_complete(checkpoints);
+  if (!search.newest) return checkpoint::require_newest_complete(checkpoints);
+  for (const checkpoint::Inspection& damaged : search.damaged)
+    if (const std::string note = checkpoint::set_aside(damaged); !note.empty()) say(note);
   return std::move(*search.newest);
 }
 
 // What process 0 verified and resumes from, as this process reads it.
-FoundCheckpoint Run::same_checkpoint(const std::string& resumed) const {
+checkpoint::FoundCheckpoint Run::same_checkpoint(const std::string& resumed) const {
   constexpr size_t kHashDigits = 64;
   const fs::path path = resumed.substr(kHashDigits);
-  FoundCheckpoint found{path, read_manifest(path)};
-  if (sha256_of_file(path / "manifest.json") != resumed.substr(0, kHashDigits))
+  checkpoint::FoundCheckpoint found{path, checkpoint::read_manifest(path)};
+  if (files::sha256_of_file(path / "manifest.json") != resumed.substr(0, kHashDigits))
     throw IoError(fmt::format("{}: process {} on {} reads another manifest.json than process 0",
                               path.string(), world_.process(),
                               hosts_[static_cast<size_t>(world_.process())]));
@@ -240,7 +241,7 @@ void Run::choose_grouped_products() {
     return nn::choose_grouped_products({});
   grouped_products_ = on_first_process(world_, "products of experts", [this]() -> std::string {
     if (resumed_) return resumed_choice<nn::GroupedChoice>(kGroupedProducts);
-    return runtime::grouped_choice_of(request_.cluster).text();
+    return profile::grouped_choice_of(request_.cluster).text();
   });
   if (grouped_products_.empty()) return nn::choose_grouped_products({});
   const auto choice = nn::GroupedChoice::parse(grouped_products_);
@@ -257,7 +258,7 @@ void Run::choose_products() {
   choose_grouped_products();
   product_libraries_ = on_first_process(world_, "libraries of products", [this]() -> std::string {
     if (resumed_) return resumed_choice<nn::ProductChoice>(kProductLibraries);
-    const auto choice = runtime::product_choice_of(request_.cluster.curves);
+    const auto choice = profile::product_choice_of(request_.cluster.curves);
     return choice ? choice->text() : std::string();
   });
   if (product_libraries_.empty()) {
@@ -283,7 +284,7 @@ void Run::choose_products() {
 
 // The processes of one host divide its CPUs, when all may run on the same ones.
 void Run::share_cores() {
-  const std::vector<int> allowed = runtime::allowed_cpus();
+  const std::vector<int> allowed = executor::allowed_cpus();
   const std::vector<std::string> sets =
       on_all_processes(world_, "CPUs", [&] { return fmt::format("{}", fmt::join(allowed, ",")); });
   int64_t here = 0, before = 0, alike = 0;
@@ -297,7 +298,7 @@ void Run::share_cores() {
   const int64_t limit = request_.cluster.cores_per_node;
   const std::vector<int> cpus =
       limit == std::ssize(allowed) && alike == here
-          ? runtime::own_cpus(allowed, before, here, std::ssize(world_.local_ranks()))
+          ? executor::own_cpus(allowed, before, here, std::ssize(world_.local_ranks()))
           : std::vector<int>{};
   if (cpus.empty())
     cores_.emplace(limit);
@@ -323,7 +324,7 @@ void Run::open_folder() {
     if (!is_first() && !resumed.empty()) resume_from(same_checkpoint(resumed));
     if (!request_.initial_weights.empty()) {
       weights_.emplace(request_.initial_weights);
-      check_weights(*weights_, request_.model);
+      checkpoint::check_weights(*weights_, request_.model);
     }
     return std::string();
   });
@@ -339,23 +340,24 @@ std::optional<int64_t> other_mtp_depth(const model::Model& model, const std::str
   alone.layers.resize(static_cast<size_t>(model.num_layers()));
   alone.mtp_depth = 0;
   for (int64_t depth = 0; depth <= model::kMaxMtpDepth; ++depth)
-    if (model_fingerprint(model::with_mtp(alone, depth)) == fingerprint) return depth;
+    if (checkpoint::model_fingerprint(model::with_mtp(alone, depth)) == fingerprint) return depth;
   return std::nullopt;
 }
 
 }  // namespace
 
-void Run::resume_from(FoundCheckpoint found) {
-  const CheckpointIdentity run = identity();
+void Run::resume_from(checkpoint::FoundCheckpoint found) {
+  const checkpoint::CheckpointIdentity run = identity();
   const std::string& fingerprint = found.manifest.identity.fingerprint;
   if (fingerprint != run.fingerprint)
     if (const auto depth = other_mtp_depth(request_.model, fingerprint))
       throw InvalidInput(
           fmt::format("{}: was trained with --mtp-depth {}, this run has {}; allowed: the same",
                       found.path.string(), *depth, request_.model.mtp_depth));
-  if (const auto problems = differences(found.manifest, run, found.path); !problems.empty())
+  if (const auto problems = checkpoint::differences(found.manifest, run, found.path);
+      !problems.empty())
     throw InvalidInput(problems);
-  const TrainState state = found.manifest.state;
+  const checkpoint::TrainState state = found.manifest.state;
   if (!request_.corpus.has_fingerprint(state.text_fingerprint))
     throw InvalidInput(fmt::format("{}: was trained on another text than {}", found.path.string(),
                                    request_.corpus.source()));
@@ -370,7 +372,8 @@ void Run::resume_from(FoundCheckpoint found) {
   skipped_in_a_row_ = state.skipped_in_a_row;
   shared_.options.seed = state.seed;
   say(fmt::format("resuming after step {} from {}", state.step, found.path.string()));
-  if (const std::string change = resharding(found.manifest.identity, run); !change.empty())
+  if (const std::string change = checkpoint::resharding(found.manifest.identity, run);
+      !change.empty())
     say(change);
   if (first_step_ > last_step())
     throw InvalidInput(fmt::format(
@@ -384,7 +387,7 @@ void Run::resume_from(FoundCheckpoint found) {
 
 // The placements of the checkpoint, where they suit; the tensors are found by their names anyway.
 void Run::place_as_saved() {
-  const FoundCheckpoint& found = resumed_->checkpoint();
+  const checkpoint::FoundCheckpoint& found = resumed_->checkpoint();
   const Json& extra = found.manifest.state.extra;
   shared_.placements.clear();
   const auto saved = extra.find(kExpertPlacement);
@@ -415,11 +418,12 @@ void Run::place_as_saved() {
 
 void Run::load(RankTrainer& trainer) {
   if (resumed_) {
-    resumed_->read(state_tensors(trainer.stage(), trainer.optimizer()),
+    resumed_->read(checkpoint::state_tensors(trainer.stage(), trainer.optimizer()),
                    fmt::format("rank {} on {}", trainer.rank().value,
                                hosts_[static_cast<size_t>(world_.process())]));
   } else if (weights_) {
-    load_weights(*weights_, trainer.stage().named_pieces(), request_.model.tied_embeddings);
+    checkpoint::load_weights(*weights_, trainer.stage().named_pieces(),
+                             request_.model.tied_embeddings);
     trainer.keep_weights();
     trainer.optimizer().take_parameters();
   }

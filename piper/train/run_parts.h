@@ -7,9 +7,10 @@
 // alone.
 #pragma once
 
+#include <piper/checkpoint/checkpoint_reader.h>
+#include <piper/checkpoint/checkpoint_writer.h>
+#include <piper/checkpoint/weight_folder.h>
 #include <piper/comm/local.h>
-#include <piper/train/checkpoint_reader.h>
-#include <piper/train/checkpoint_writer.h>
 #include <piper/train/deviation.h>
 #include <piper/train/out_of_memory.h>
 #include <piper/train/rank_memory.h>
@@ -19,7 +20,6 @@
 #include <piper/train/run_recorder.h>
 #include <piper/train/speed_check.h>
 #include <piper/train/tensorboard.h>
-#include <piper/train/weight_folder.h>
 
 #include <algorithm>
 #include <atomic>
@@ -88,9 +88,9 @@ class Run {
   void choose_grouped_products();
   std::string prepare_folder();
   void remove_earlier_run() const;
-  std::optional<FoundCheckpoint> find_checkpoint(const fs::path& checkpoints) const;
-  FoundCheckpoint same_checkpoint(const std::string& resumed) const;
-  void resume_from(FoundCheckpoint found);
+  std::optional<checkpoint::FoundCheckpoint> find_checkpoint(const fs::path& checkpoints) const;
+  checkpoint::FoundCheckpoint same_checkpoint(const std::string& resumed) const;
+  void resume_from(checkpoint::FoundCheckpoint found);
   void place_as_saved();
   // Of one rank, for the message when memory ends.
   struct Whereabouts {
@@ -127,14 +127,14 @@ class Run {
   void check_replicas(RankTrainer& trainer, comm::Transport& transport, int64_t number);
   void save(RankTrainer& trainer, const Rebalancer& rebalancer, comm::Transport& transport,
             int64_t number);
-  bool agree_to_save(const std::vector<NamedTensor>& tensors, comm::Transport& transport,
+  bool agree_to_save(const std::vector<nn::NamedTensor>& tensors, comm::Transport& transport,
                      int64_t number);
   void sync_records() const;
   int64_t bytes_saved_here() const;
   void open_writer();
   void say_saves();
-  TrainState state_after(int64_t number, const balance::Placements& placements,
-                         const Rebalancer& rebalancer) const;
+  checkpoint::TrainState state_after(int64_t number, const balance::Placements& placements,
+                                     const Rebalancer& rebalancer) const;
   void gather_parts(comm::Transport& transport);
   void gather_step(comm::Transport& transport, uint64_t key, int64_t number);
   void make_replanner();
@@ -143,7 +143,7 @@ class Run {
   void agree_on_change();
   void gather_speed(comm::Transport& transport);
   void export_weights(RankTrainer& trainer, comm::Transport& transport);
-  CheckpointIdentity identity() const;
+  checkpoint::CheckpointIdentity identity() const;
   void carry_over(RunResult& result) const;
   RunResult finish();
 
@@ -151,8 +151,8 @@ class Run {
   schedule::StepGraph step_;
   std::optional<schedule::StepGraph> evaluation_;  // where the run validates
   RunShared shared_;
-  std::optional<runtime::Cores> cores_;  // from open_folder() on
-  comm::LocalWorld own_world_;           // when the request brings none
+  std::optional<executor::Cores> cores_;  // from open_folder() on
+  comm::LocalWorld own_world_;            // when the request brings none
   comm::World& world_;
   std::vector<std::string> hosts_;  // by process
   std::vector<double>
@@ -168,8 +168,8 @@ class Run {
   SpeedCheck speed_;
   std::optional<Prediction> prediction_;     // process 0's, where the cluster can price the step
   std::optional<DeviationWatch> deviation_;  // process 0's
-  std::optional<WeightFolder> weights_;
-  std::optional<CheckpointReader> resumed_;
+  std::optional<checkpoint::WeightFolder> weights_;
+  std::optional<checkpoint::CheckpointReader> resumed_;
   std::map<int32_t, balance::ExpertPrice> expert_prices_;  // by layer with experts
   // Rank 0's: steps between two decisions, what they took before and since the last one, and what
   // the one before a step promised of each; 0: nothing moved.
@@ -188,11 +188,11 @@ class Run {
   std::optional<EventWriter> events_;
   std::vector<StepMetrics> metrics_;
   int64_t skipped_ = 0, skipped_in_a_row_ = 0;
-  std::optional<RunLock> lock_;             // process 0's
-  std::optional<CheckpointWriter> writer_;  // from the first save on
+  std::optional<RunLock> lock_;                         // process 0's
+  std::optional<checkpoint::CheckpointWriter> writer_;  // from the first save on
 
   std::mutex mutex_;
-  std::vector<NamedTensor> exported_;
+  std::vector<nn::NamedTensor> exported_;
 };
 
 }  // namespace piper::train::parts

@@ -5,6 +5,7 @@
 #include <piper/base/units.h>
 #include <piper/cost/expert_price.h>
 #include <piper/cost/segment_time.h>
+#include <piper/executor/clock.h>
 #include <piper/sim/rebalanced_load.h>
 #include <piper/train/process_agreement.h>
 #include <piper/train/run_parts.h>
@@ -41,7 +42,7 @@ Rebalancer Run::make_rebalancer() const {
                         expert_ranks_per_node(request_.strategy, shared_.topology),
                         shared_.options.seed);
   if (!resumed_ || !request_.rebalance.is_on()) return rebalancer;
-  const FoundCheckpoint& found = resumed_->checkpoint();
+  const checkpoint::FoundCheckpoint& found = resumed_->checkpoint();
   const Json& extra = found.manifest.state.extra;
   if (const auto loads = extra.find(kExpertLoads); loads != extra.end())
     rebalancer.read_window(*loads, num_experts_by_layer(request_.model),
@@ -53,11 +54,11 @@ Run::Migrated Run::rebalance(RankTrainer& trainer, const Rebalancer& rebalancer,
   Migrated migrated;
   if (!rebalancer.is_due(number)) return migrated;
   if (trainer.rank() == Rank(0)) say_gain(number);
-  const double start = runtime::now_seconds();
+  const double start = executor::now_seconds();
   const std::vector<balance::LayerDecision> decisions =
       rebalancer.decide(number, trainer.placements());
   if (!decisions.empty()) trainer.migrate(kMigrationNumbers + number, next_placements(decisions));
-  migrated.seconds = runtime::now_seconds() - start;
+  migrated.seconds = executor::now_seconds() - start;
   if (trainer.rank() != Rank(0) || decisions.empty()) return migrated;
   schedule::LayerMoves moves;
   for (const balance::LayerDecision& decision : decisions) {

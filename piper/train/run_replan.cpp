@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/cost/expert_price.h>
+#include <piper/executor/clock.h>
 #include <piper/plan/question.h>
 #include <piper/report/run_files.h>
 #include <piper/strategy/runnable.h>
@@ -36,7 +37,7 @@ void Run::make_replanner() {
                            cost::expert_bytes(request_.model, other.precision))
                .empty();
   };
-  const double begin_seconds = runtime::now_seconds() - begun_seconds_;
+  const double begin_seconds = executor::now_seconds() - begun_seconds_;
   replanner_.emplace(replan_request_, step_, s, request_.replan, 2 * begin_seconds, accepts);
 }
 

@@ -3,24 +3,25 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/units.h>
+#include <piper/checkpoint/checkpoint_state.h>
+#include <piper/checkpoint/tensor_check.h>
 #include <piper/cost/shard.h>
+#include <piper/executor/clock.h>
 #include <piper/model/count.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/available_memory.h>
-#include <piper/train/checkpoint_state.h>
 #include <piper/train/process_agreement.h>
 #include <piper/train/replicas.h>
 #include <piper/train/run_parts.h>
-#include <piper/train/tensor_check.h>
 
 #include <algorithm>
 
 namespace piper::train::parts {
 
-TrainState Run::state_after(int64_t number, const balance::Placements& placements,
-                            const Rebalancer& rebalancer) const {
+checkpoint::TrainState Run::state_after(int64_t number, const balance::Placements& placements,
+                                        const Rebalancer& rebalancer) const {
   const int64_t before = resumed_ ? resumed_->checkpoint().manifest.state.target_tokens : 0;
-  TrainState state;
+  checkpoint::TrainState state;
   state.step = number;
   state.seed = shared_.options.seed;
   state.target_tokens = before + (number - first_step_ + 1) *
@@ -60,19 +61,19 @@ void Run::open_writer() {
         "training waits for each save: to go on meanwhile needs {} more memory, {} is "
         "available",
         format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(available))));
-  WriterOptions options{.folder = request_.folder / "checkpoints",
-                        .keep = request_.keep_checkpoints,
-                        .copies = request_.async_save && fits,
-                        .disk = request_.disk,
-                        .process = world_.process(),
-                        .num_processes = world_.num_processes(),
-                        .num_local_ranks = std::ssize(world_.local_ranks()),
-                        .token = is_alone() ? std::string() : token_,
-                        .timeout_seconds = request_.options.timeout_seconds,
-                        .before_commit = [this] { sync_records(); }};
+  checkpoint::WriterOptions options{.folder = request_.folder / "checkpoints",
+                                    .keep = request_.keep_checkpoints,
+                                    .copies = request_.async_save && fits,
+                                    .disk = request_.disk,
+                                    .process = world_.process(),
+                                    .num_processes = world_.num_processes(),
+                                    .num_local_ranks = std::ssize(world_.local_ranks()),
+                                    .token = is_alone() ? std::string() : token_,
+                                    .timeout_seconds = request_.options.timeout_seconds,
+                                    .before_commit = [this] { sync_records(); }};
   options.others_failed = [this, failed_at = -1.0]() mutable {
-    if (failed_at < 0 && world_.failed_rank().valid()) failed_at = runtime::now_seconds();
-    return failed_at >= 0 && runtime::now_seconds() > failed_at + kPartingSeconds;
+    if (failed_at < 0 && world_.failed_rank().valid()) failed_at = executor::now_seconds();
+    return failed_at >= 0 && executor::now_seconds() > failed_at + kPartingSeconds;
   };
   writer_.emplace(std::move(options), identity());
 }
@@ -98,10 +99,10 @@ void Run::check_replicas(RankTrainer& trainer, comm::Transport& transport, int64
 // Whether every rank's part of the state is finite. What is not finite never heals (a NaN moment
 // stays one), so there is nothing to wait for: rank 0 ends the run, and the others meet its end in
 // their next operation. Also the meeting point behind which every rank hands in, or none does.
-bool Run::agree_to_save(const std::vector<NamedTensor>& tensors, comm::Transport& transport,
+bool Run::agree_to_save(const std::vector<nn::NamedTensor>& tensors, comm::Transport& transport,
                         int64_t number) {
   const double timeout = request_.options.timeout_seconds;
-  const std::string mine = first_not_finite(tensors);
+  const std::string mine = checkpoint::first_not_finite(tensors);
   const std::vector<int64_t> bad = all_gather_number(
       transport, kBarrierKeys + static_cast<uint64_t>(number), mine.empty() ? 0 : 1, timeout);
   if (std::ranges::count(bad, 1) == 0) return true;
@@ -123,26 +124,26 @@ bool Run::agree_to_save(const std::vector<NamedTensor>& tensors, comm::Transport
 void Run::sync_records() const {
   metrics_writer_->sync();
   events_->sync();
-  sync_folder(request_.folder / "tensorboard");
-  sync_folder(request_.folder);
+  files::sync_folder(request_.folder / "tensorboard");
+  files::sync_folder(request_.folder);
 }
 
 void Run::save(RankTrainer& trainer, const Rebalancer& rebalancer, comm::Transport& transport,
                int64_t number) {
   const Rank rank = trainer.rank();
   if (rank == world_.local_ranks().front() && !writer_) open_writer();
-  const std::vector<NamedTensor> tensors =
-      written_tensors(trainer.stage(), trainer.optimizer(), request_.strategy.mesh, rank);
+  const std::vector<nn::NamedTensor> tensors = checkpoint::written_tensors(
+      trainer.stage(), trainer.optimizer(), request_.strategy.mesh, rank);
   if (!agree_to_save(tensors, transport, number)) return;
   writer_->hand_in(rank,
                    rank == Rank(0) ? state_after(number, trainer.placements(), rebalancer)
-                                   : TrainState{.step = number},
+                                   : checkpoint::TrainState{.step = number},
                    tensors);
 }
 
 void Run::say_saves() {
   if (!writer_) return;
-  for (const SaveReport& report : writer_->take_reports()) {
+  for (const checkpoint::SaveReport& report : writer_->take_reports()) {
     say(fmt::format("saved step {}: {} in {}, training was kept waiting for {}{}", report.step,
                     format_bytes(static_cast<double>(report.bytes)),
                     format_seconds(report.written_seconds), format_seconds(report.waited_seconds),

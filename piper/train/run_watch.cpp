@@ -2,7 +2,7 @@
 // prediction.
 #include <fmt/format.h>
 #include <piper/base/error.h>
-#include <piper/train/data.h>
+#include <piper/train/batches.h>
 #include <piper/train/evaluate.h>
 #include <piper/train/run_parts.h>
 

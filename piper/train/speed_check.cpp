@@ -1,4 +1,4 @@
-#include <piper/runtime/reference_layers.h>
+#include <piper/profile/reference_layers.h>
 #include <piper/train/speed_check.h>
 
 #include <cstring>
@@ -7,14 +7,14 @@ namespace piper::train {
 SpeedCheck::SpeedCheck(const cluster::Cluster& cluster, strategy::Precision precision,
                        int64_t num_ranks)
     : precision_(precision), seconds_(static_cast<size_t>(num_ranks)) {
-  const auto found = cluster.numbers.find(runtime::reference_pass_name(precision));
+  const auto found = cluster.numbers.find(profile::reference_pass_name(precision));
   if (found != cluster.numbers.end()) profiled_seconds_ = found->second;
 }
 
 // The layers are there for the window alone: else they would count as the step's memory.
-void SpeedCheck::measure(Rank rank, runtime::Cores& cores) {
+void SpeedCheck::measure(Rank rank, executor::Cores& cores) {
   if (possible())
-    seconds_[rank.index()].push_back(runtime::reference_window_seconds(precision_, cores));
+    seconds_[rank.index()].push_back(profile::reference_window_seconds(precision_, cores));
 }
 
 std::string SpeedCheck::part_of(Rank rank) const {

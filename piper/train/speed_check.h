@@ -4,7 +4,7 @@
 
 #include <piper/base/strong_id.h>
 #include <piper/cluster/cluster.h>
-#include <piper/runtime/cores.h>
+#include <piper/executor/cores.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
@@ -21,9 +21,9 @@ class SpeedCheck {
 
   bool possible() const { return profiled_seconds_ > 0; }
 
-  // Runs the reference layers (runtime/reference_layers.h) for a tenth of a second: one window.
+  // Runs the reference layers (profile/reference_layers.h) for a tenth of a second: one window.
   // Every rank of the process calls it, all at once; a rank writes what is its own.
-  void measure(Rank rank, runtime::Cores& cores);
+  void measure(Rank rank, executor::Cores& cores);
 
   // What a rank measured, as bytes for another process, and their way in there.
   std::string part_of(Rank rank) const;

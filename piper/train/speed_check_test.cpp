@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
 #include <piper/cost/example_model.h>
-#include <piper/runtime/reference_layers.h>
+#include <piper/profile/reference_layers.h>
 #include <piper/train/run.h>
 #include <piper/train/run_recorder.h>
 #include <piper/train/speed_check.h>
-#include <piper/train/test_folder.h>
+#include <tests/test_folder.h>
 
 #include <thread>
 #include <vector>
@@ -16,14 +16,14 @@ constexpr auto kPrecision = strategy::Precision::kFp32;
 
 cluster::Cluster profiled(double pass_seconds) {
   cluster::Cluster cluster = cost::example::nodes();
-  cluster.numbers[runtime::reference_pass_name(kPrecision)] = pass_seconds;
+  cluster.numbers[profile::reference_pass_name(kPrecision)] = pass_seconds;
   return cluster;
 }
 
 }  // namespace
 
 TEST_CASE("a machine is compared with its profile, and one that has none with nothing") {
-  runtime::Cores cores = runtime::cores_for(runtime::num_host_cores(), 2);
+  executor::Cores cores = executor::cores_for(executor::num_host_cores(), 2);
   SpeedCheck unknown(cost::example::nodes(), kPrecision, 2);
   CHECK_FALSE(unknown.possible());
   unknown.measure(Rank(0), cores);
@@ -94,13 +94,13 @@ TEST_CASE("the median step is the median at one speed of the machine, not the on
 }
 
 TEST_CASE("a run says how much slower than its profile the machine was, and counts it") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r;
   r.model = cost::example::mixture(2);
   r.model.vocabulary = 256;
   r.strategy = cost::example::strategy(r.model, 1, 2, 2, 2);
   r.cluster = profiled(1e-6);
-  r.corpus = Corpus(Text(std::string(4000, 'x'), "text"));
+  r.corpus = data::Corpus(data::Text(std::string(4000, 'x'), "text"));
   r.folder = folder.path() / "run";
   r.num_steps = 3;
   r.deviation_bound = 0;

@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <piper/executor/clock.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/train/prediction.h>
 #include <piper/train/process_agreement.h>
@@ -24,10 +25,10 @@ void descend(nn::BenchStage& stage, double rate) {
   }
 }
 
-at::Tensor concatenated(const std::vector<runtime::MicroBatch>& batches,
-                        at::Tensor runtime::MicroBatch::*member) {
+at::Tensor concatenated(const std::vector<executor::MicroBatch>& batches,
+                        at::Tensor executor::MicroBatch::*member) {
   std::vector<at::Tensor> defined;
-  for (const runtime::MicroBatch& batch : batches)
+  for (const executor::MicroBatch& batch : batches)
     if ((batch.*member).defined()) defined.push_back(batch.*member);
   return defined.empty() ? at::Tensor() : at::cat(defined);
 }
@@ -66,16 +67,16 @@ void StepBench::meet(comm::Transport& transport, int64_t number) const {
 
 void StepBench::play(comm::Transport& transport, BenchPart& part, int64_t first,
                      int64_t num_steps) const {
-  runtime::Cores cores(0);
-  runtime::Player player(step_, strategy_, model_, transport.rank(), *part.stage, transport, cores,
-                         {.timeout_seconds = kTimeoutSeconds});
-  const runtime::Update update{
+  executor::Cores cores(0);
+  executor::Executor executor(step_, strategy_, model_, transport.rank(), *part.stage, transport,
+                              cores, {.timeout_seconds = kTimeoutSeconds});
+  const executor::Update update{
       .local_statistics = [](std::span<double>) {},
       .apply = [&](std::span<const double>) { descend(*part.stage, learning_rate_); },
       .num_statistics = 1};
   for (int64_t i = 0; i < num_steps; ++i) {
     part.stage->zero_gradients();
-    player.play(first + i, part.micro_batches, update, nullptr);
+    executor.run_step(first + i, part.micro_batches, update, nullptr);
   }
 }
 
@@ -89,10 +90,10 @@ std::vector<double> StepBench::timed(int64_t repeats, const Work& work) {
     const nn::AllocatingRank allocating(transport.rank());
     BenchPart& part = parts_.at(transport.rank());
     meet(transport, meeting);
-    const double start = runtime::now_seconds();
+    const double start = executor::now_seconds();
     work(transport, part);
     meet(transport, meeting + 1);
-    seconds.at(transport.rank()) = (runtime::now_seconds() - start) / static_cast<double>(repeats);
+    seconds.at(transport.rank()) = (executor::now_seconds() - start) / static_cast<double>(repeats);
   });
   std::string text;
   for (const auto& [rank, of_rank] : seconds) text += fmt::format("{:.9e} ", of_rank);
@@ -123,13 +124,13 @@ std::map<Rank, BenchRecord> StepBench::record() {
   }
   step_seconds(1);
   for (auto& [rank, part] : parts_) {
-    std::vector<NamedTensor>& tensors = records[rank].tensors;
+    std::vector<nn::NamedTensor>& tensors = records[rank].tensors;
     const auto add = [&](const std::string& name, const at::Tensor& value) {
       if (value.defined()) tensors.push_back({name, value.clone()});
     };
     records[rank].loss = part.stage->take_loss();
-    add("x", concatenated(part.micro_batches, &runtime::MicroBatch::tokens_BS));
-    add("target", concatenated(part.micro_batches, &runtime::MicroBatch::targets_T));
+    add("x", concatenated(part.micro_batches, &executor::MicroBatch::tokens_BS));
+    add("target", concatenated(part.micro_batches, &executor::MicroBatch::targets_T));
     for (const nn::Parameter& parameter : part.stage->parameters())
       add(parameter.name + ".gradient", parameter.gradient);
     for (const nn::BenchStage::Result& result : part.stage->results())

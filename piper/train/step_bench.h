@@ -1,5 +1,5 @@
 // Plays whole steps of a bench's stages (nn/bench_stage.h) over a world, by the executor that
-// trains: the step graph that schedule/ writes, runtime::Player, comm/. One thread of compute a
+// trains: the step graph that schedule/ writes, executor::Executor, comm/. One thread of compute a
 // rank. Of a tensor-parallel strategy experts alone are divided: there are no sums around
 // attention, dense nets and head, which a bench's stage hands on whole.
 //
@@ -8,10 +8,10 @@
 #pragma once
 
 #include <piper/comm/world.h>
+#include <piper/executor/executor.h>
 #include <piper/nn/bench_stage.h>
-#include <piper/runtime/player.h>
+#include <piper/nn/named_tensor.h>
 #include <piper/schedule/step.h>
-#include <piper/train/named_tensor.h>
 
 #include <cstdint>
 #include <functional>
@@ -24,7 +24,7 @@ namespace piper::train {
 // What a rank plays.
 struct BenchPart {
   std::unique_ptr<nn::BenchStage> stage;
-  std::vector<runtime::MicroBatch> micro_batches;
+  std::vector<executor::MicroBatch> micro_batches;
 };
 
 // What one step of a rank started from and led to: weights ("NAME"), inputs and targets of all
@@ -32,7 +32,7 @@ struct BenchPart {
 // ("NAME.gradient"), and the stage's results.
 struct BenchRecord {
   double loss = 0;
-  std::vector<NamedTensor> tensors;
+  std::vector<nn::NamedTensor> tensors;
 };
 
 class StepBench {

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
-#include <piper/train/file_writer.h>
+#include <piper/files/file_writer.h>
 #include <piper/train/tensorboard.h>
 #include <unistd.h>
 
@@ -146,9 +146,9 @@ std::vector<std::filesystem::path> event_files(const std::filesystem::path& fold
 // Leaves of an earlier start's file what came before `first_step`. Returns what to tell the user.
 std::string cut_events(const std::filesystem::path& file, int64_t first_step) {
   const std::string content = read_text_file(file);
-  const SoundPart part = sound_events(content, first_step - 1);
+  const files::SoundPart part = sound_events(content, first_step - 1);
   const std::string name = file.filename().string();
-  const std::string said = cut_tail(
+  const std::string said = files::cut_tail(
       file, content, part, file.parent_path() / fmt::format("events.{}.damaged", number_in(name)));
   if (part.last_step == 0) std::filesystem::remove(file);
   return said;
@@ -162,8 +162,8 @@ bool is_event_file(std::string_view name) {
          number_in(name).find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-SoundPart sound_events(std::string_view bytes, int64_t last_step) {
-  SoundPart part;
+files::SoundPart sound_events(std::string_view bytes, int64_t last_step) {
+  files::SoundPart part;
   for (int64_t number = 1; part.sound < bytes.size(); ++number) {
     const auto event = first_event(bytes.substr(part.sound));
     const auto step = event ? step_of(*event) : std::nullopt;
@@ -189,7 +189,7 @@ uint32_t crc32c(std::string_view bytes) {
 
 EventWriter::EventWriter(const std::filesystem::path& folder, int64_t first_step)
     : path_(folder / fmt::format("{}{:010}{}", kEventPrefix, first_step, kEventSuffix)) {
-  make_folders(folder);
+  files::make_folders(folder);
   try {
     for (const std::filesystem::path& file : event_files(folder))
       if (std::string note = cut_events(file, first_step); !note.empty())

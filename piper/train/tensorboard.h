@@ -6,7 +6,7 @@
 // cut short, which the next start cuts off.
 #pragma once
 
-#include <piper/train/file_tail.h>
+#include <piper/files/file_tail.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -22,7 +22,7 @@ namespace piper::train {
 // How far an event file can be trusted, and how much of it belongs to steps up to `last_step`:
 // records whose two checksums are right and whose event can be read. Never throws: any bytes are an
 // answer. Linear.
-SoundPart sound_events(std::string_view bytes, int64_t last_step);
+files::SoundPart sound_events(std::string_view bytes, int64_t last_step);
 
 class EventWriter {
  public:

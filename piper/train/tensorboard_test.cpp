@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/json.h>
 #include <piper/train/tensorboard.h>
-#include <piper/train/test_folder.h>
+#include <tests/test_folder.h>
 
 #include <cstring>
 #include <string>
@@ -16,7 +16,7 @@ TEST_CASE("CRC-32C has the published check values (RFC 3720, appendix B.4)") {
 }
 
 TEST_CASE("records are framed: length, masked CRC, event, masked CRC") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   EventWriter writer(folder.path(), 1);
   writer.write(7, 1e9, {{"loss", 2.5}, {"mfu", 0.25}});
   const std::string text = read_text_file(writer.path());
@@ -43,7 +43,7 @@ TEST_CASE("records are framed: length, masked CRC, event, masked CRC") {
 namespace {
 
 // An event file of these steps, and where its records end.
-std::string events(const TestFolder& folder, int64_t first, int64_t last,
+std::string events(const testing::TestFolder& folder, int64_t first, int64_t last,
                    std::vector<size_t>* ends = nullptr) {
   EventWriter writer(folder.path() / "made", first);
   const auto note_end = [&] {
@@ -62,14 +62,14 @@ std::string events(const TestFolder& folder, int64_t first, int64_t last,
 }  // namespace
 
 TEST_CASE("an event file that is cut anywhere keeps its whole records") {
-  const TestFolder source;
+  const testing::TestFolder source;
   std::vector<size_t> ends;
   const std::string content = events(source, 1, 3, &ends);
   for (size_t size = 0; size <= content.size(); ++size) {
     CAPTURE(size);
     size_t whole = 0;
     for (const size_t end : ends) whole = end <= size ? end : whole;
-    const SoundPart part = sound_events(content.substr(0, size), 3);
+    const files::SoundPart part = sound_events(content.substr(0, size), 3);
     CHECK(part.sound == whole);
     CHECK(part.kept == whole);
     CHECK(part.damage.empty() == (whole == size));
@@ -77,7 +77,7 @@ TEST_CASE("an event file that is cut anywhere keeps its whole records") {
 }
 
 TEST_CASE("any flipped bit of an event file is found in its record") {
-  const TestFolder source;
+  const testing::TestFolder source;
   std::vector<size_t> ends;
   const std::string content = events(source, 1, 3, &ends);
   int num_found = 0;
@@ -87,14 +87,14 @@ TEST_CASE("any flipped bit of an event file is found in its record") {
       hurt[at] = static_cast<char>(hurt[at] ^ (1 << bit));
       size_t before = 0;
       for (const size_t end : ends) before = end <= at ? end : before;
-      const SoundPart part = sound_events(hurt, 3);
+      const files::SoundPart part = sound_events(hurt, 3);
       num_found += part.sound == before && !part.damage.empty();
     }
   CHECK(num_found == static_cast<int>(8 * content.size()));
 }
 
 TEST_CASE("a run that goes on cuts earlier event files at its first step, and keeps torn ends") {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   const std::string first = events(folder, 1, 8), second = events(folder, 6, 9);
   folder.write("t/events.out.tfevents.0000000001.piper", first + "torn");
   folder.write("t/events.out.tfevents.0000000006.piper", second);

@@ -4,7 +4,7 @@
 #include <piper/cost/example_model.h>
 #include <piper/model/import.h>
 #include <piper/train/run.h>
-#include <piper/train/test_folder.h>
+#include <tests/test_folder.h>
 
 namespace piper::train {
 namespace {
@@ -43,7 +43,7 @@ struct Case {
 };
 
 RunResult run(const Case& c) {
-  const TestFolder folder;
+  const testing::TestFolder folder;
   RunRequest r;
   r.model = model::load_model(folder.write("config.json", kConfig).string());
   for (model::Layer& layer : r.model.layers)
@@ -67,7 +67,7 @@ RunResult run(const Case& c) {
   r.strategy.context_exchange = c.context_exchange;
   if (c.redundant > 0) r.rebalance = {.kind = balance::RebalanceKind::kReplicate, .every = 1};
   r.cluster = cost::example::nodes();
-  r.corpus = Corpus(Text(some_text(), "text"));
+  r.corpus = data::Corpus(data::Text(some_text(), "text"));
   r.folder = folder.path() / "run";
   r.num_steps = 4;
   r.options.learning_rate = {.peak = 1e-3, .minimum = 1e-4, .warmup_steps = 0, .total_steps = 4};

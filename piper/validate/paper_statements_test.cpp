@@ -1,4 +1,4 @@
-// What Parm and MoNTA print, beside what is computed.
+// What Parm, MoNTA and PipeMoE print, beside what is computed.
 #include <doctest/doctest.h>
 #include <piper/validate/parm_sweep.h>
 #include <piper/validate/statements.h>
@@ -97,7 +97,7 @@ TEST_CASE("Parm's formulas: five statements that its own text or tables contradi
 }
 
 TEST_CASE("every misprint and miss says why, and nothing is fitted") {
-  for (const auto& list : {parm(), monta_statements()})
+  for (const auto& list : {parm(), monta_statements(), pipemoe_statements()})
     for (const Statement& s : list) {
       CAPTURE(s.what);
       CHECK(s.verdict != Verdict::kFitted);
@@ -118,4 +118,14 @@ TEST_CASE("MoNTA: what holds and what is misprinted") {
   // The measured choice is missed by the printed model, and by the one with published overheads.
   CHECK(verdicts(list, "Fig. 14") ==
         std::map<Verdict, int>{{Verdict::kHolds, 1}, {Verdict::kMiss, 2}});
+}
+
+TEST_CASE("PipeMoE: one misprint, and what it leaves out: the backward, and gathers") {
+  const std::vector<Statement> list = pipemoe_statements();
+  CHECK(verdicts(list, "repository") == std::map<Verdict, int>{{Verdict::kMisprint, 1}});
+  CHECK(verdicts(list, "abstract") ==
+        std::map<Verdict, int>{{Verdict::kHolds, 3}, {Verdict::kMiss, 5}});
+  // 912 layers of 1,458, and that a count of its own for each pass pays.
+  CHECK(verdicts(list, "FSMoE") ==
+        std::map<Verdict, int>{{Verdict::kHolds, 3}, {Verdict::kMiss, 5}});
 }

@@ -36,43 +36,52 @@ void add(ParmCell& cell, const std::vector<cost::MoeSchedulePrice>& prices) {
   cell.most_communication = std::max(cell.most_communication, 1 - experts / t);
 }
 
-ParmCell price_cell(const cluster::Cluster& machine, int64_t devices, int64_t mp, int64_t esp) {
-  ParmCell cell{.cluster = machine.name, .devices = devices, .mp = mp, .esp = esp};
-  const int64_t ep = devices / esp;
+void price(ParmCell& cell, const cluster::Cluster& machine) {
+  for (const MixtureCase& of : parm_layers(cell))
+    add(cell, cost::price_moe_schedules(of.layer, of.setting, machine));
+  const double n = real(cell.num_layers);
+  for (double* mean :
+       {&cell.s1, &cell.s2, &cell.best, &cell.over_worse, &cell.over_sequential, &cell.above_four})
+    *mean /= n;
+}
+
+}  // namespace
+
+std::vector<ParmCell> parm_cells() {
+  std::vector<ParmCell> cells;
+  const auto add_all = [&](const char* machine, int64_t devices) {
+    for (const int64_t mp : {1, 2, 4})
+      for (const int64_t esp : {1, 2, 4})
+        cells.push_back({.cluster = machine, .devices = devices, .mp = mp, .esp = esp});
+  };
+  add_all("rtx4090x8", 8);
+  for (const int64_t devices : {8, 16, 32}) add_all("rtx2080ti", devices);
+  return cells;
+}
+
+std::vector<MixtureCase> parm_layers(const ParmCell& cell) {
+  std::vector<MixtureCase> layers;
+  const int64_t esp = cell.esp, ep = cell.devices / esp;
   for (const int64_t batch : {2, 4, 8})
     for (const int64_t sequence : {512, 1024, 2048})
       for (const int64_t ffn : {1024, 2048, 4096})
         for (const int64_t hidden : {1024, 2048, 4096})
           for (const double factor : {1.2, 2.4})
-            add(cell, cost::price_moe_schedules(
-                          {.ffn = ffn * esp, .num_matrices = 2, .num_experts = ep, .top_k = kTopK},
-                          {.hidden = real(hidden * esp),
-                           .tokens = real(batch * sequence),
-                           .rows_per_copy = factor,
-                           .tp = mp,
-                           .ep = ep,
-                           .etp = esp,
-                           .precision = strategy::Precision::kFp32},
-                          machine));
-  const double n = real(cell.num_layers);
-  for (double* mean :
-       {&cell.s1, &cell.s2, &cell.best, &cell.over_worse, &cell.over_sequential, &cell.above_four})
-    *mean /= n;
-  return cell;
+            layers.push_back(
+                {{.ffn = ffn * esp, .num_matrices = 2, .num_experts = ep, .top_k = kTopK},
+                 {.hidden = real(hidden * esp),
+                  .tokens = real(batch * sequence),
+                  .rows_per_copy = factor,
+                  .tp = cell.mp,
+                  .ep = ep,
+                  .etp = esp,
+                  .precision = strategy::Precision::kFp32}});
+  return layers;
 }
 
-}  // namespace
-
 std::vector<ParmCell> parm_sweep() {
-  const cluster::Cluster a = cluster::load_cluster("rtx4090x8");
-  const cluster::Cluster b = cluster::load_cluster("rtx2080ti");
-  std::vector<ParmCell> cells;
-  const auto add_all = [&](const cluster::Cluster& machine, int64_t devices) {
-    for (const int64_t mp : {1, 2, 4})
-      for (const int64_t esp : {1, 2, 4}) cells.push_back(price_cell(machine, devices, mp, esp));
-  };
-  add_all(a, 8);
-  for (const int64_t devices : {8, 16, 32}) add_all(b, devices);
+  std::vector<ParmCell> cells = parm_cells();
+  for (ParmCell& cell : cells) price(cell, cluster::load_cluster(cell.cluster));
   return cells;
 }
 

@@ -4,6 +4,8 @@
 // group (E = P / N_ESP, as Table V has it) and k = 2, in fp32.
 #pragma once
 
+#include <piper/cost/trainer/moe_schedules.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -26,6 +28,15 @@ struct ParmCell {
   double above_four = 0;       // share of the layers whose best speed-up is larger than 4
   double least_communication = 1, most_communication = 0;  // shares of the baseline's time
 };
+
+// A mixture layer, and how a rank has it.
+struct MixtureCase {
+  model::FeedForward layer;
+  cost::MoeSetting setting;
+};
+// The cells of parm_sweep() before they are priced, and the 162 layers of one.
+std::vector<ParmCell> parm_cells();
+std::vector<MixtureCase> parm_layers(const ParmCell& cell);
 
 // 36 cells: A with 8 GPUs, B with 8, 16 and 32, by N_MP and N_ESP in {1, 2, 4}.
 std::vector<ParmCell> parm_sweep();

@@ -1,6 +1,6 @@
 // Megatron's .idx and .bin, in memory: what is accepted can be read to its last token.
 #include <piper/base/error.h>
-#include <piper/train/indexed_dataset.h>
+#include <piper/data/indexed_dataset.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -39,7 +39,7 @@ struct Dataset {
   fs::path folder = fs::temp_directory_path() / ("piper-fuzz-" + std::to_string(::getpid()));
   bool made = fs::create_directories(folder);
   fs::path prefix = folder / "d";
-  MemoryFile index{train::index_path(prefix)}, tokens{train::tokens_path(prefix)};
+  MemoryFile index{data::index_path(prefix)}, tokens{data::tokens_path(prefix)};
   ~Dataset() {
     std::error_code ignored;
     fs::remove_all(folder, ignored);
@@ -60,15 +60,15 @@ void fuzz(std::span<const std::byte> bytes) {
   dataset.index.hold(text.substr(sizeof num_bytes, begin - sizeof num_bytes));
   dataset.tokens.hold(text.substr(begin));
 
-  const train::IndexedDataset read(dataset.prefix);
+  const data::IndexedDataset read(dataset.prefix);
   int64_t end = 0;
   for (int64_t i = 0; i < read.num_documents(); ++i) {
-    const train::TokenRange range = read.document(i);
+    const data::TokenRange range = read.document(i);
     FUZZ_CHECK(range.begin == end && range.end >= end);
     end = range.end;
   }
   FUZZ_CHECK(end == read.num_tokens());
-  train::check_tokens(read, 0);
+  data::check_tokens(read, 0);
 }
 
 }  // namespace piper::fuzz

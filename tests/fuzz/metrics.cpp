@@ -12,13 +12,13 @@ namespace {
 template <class Reader>
 void check(Reader read, std::string_view bytes) {
   for (const int64_t last_step : {int64_t{0}, int64_t{3}, int64_t{1} << 40}) {
-    const train::SoundPart part = read(bytes, last_step);
+    const files::SoundPart part = read(bytes, last_step);
     FUZZ_CHECK(part.kept <= part.sound && part.sound <= bytes.size());
     FUZZ_CHECK(part.damage.empty() == (part.sound == bytes.size()));
     FUZZ_CHECK(part.last_step >= 0 && part.last_step <= last_step);
     for (const char c : part.damage) FUZZ_CHECK(static_cast<unsigned char>(c) >= 0x20 && c != 0x7f);
     FUZZ_CHECK(part.damage.size() <= 2000);
-    const train::SoundPart again = read(bytes.substr(0, part.kept), last_step);
+    const files::SoundPart again = read(bytes.substr(0, part.kept), last_step);
     FUZZ_CHECK(again.damage.empty() && again.kept == part.kept);
     FUZZ_CHECK(again.last_step == part.last_step);
   }

@@ -1,7 +1,7 @@
 // The partial file of an interrupted profile: what is taken over is there again when it is written
 // and read again.
 #include <piper/base/json.h>
-#include <piper/runtime/profile_journal.h>
+#include <piper/profile/profile_journal.h>
 
 #include "fuzz.h"
 
@@ -9,10 +9,10 @@ namespace piper::fuzz {
 
 void fuzz(std::span<const std::byte> bytes) {
   static const Json measured_with{{"ranks", 2}};
-  const runtime::MeasuredPoints points =
-      runtime::read_points(std::string(text_of(bytes)), measured_with, "f");
-  const std::string written = runtime::to_text(points, measured_with);
-  FUZZ_CHECK(runtime::to_text(runtime::read_points(written, measured_with, "f"), measured_with) ==
+  const profile::MeasuredPoints points =
+      profile::read_points(std::string(text_of(bytes)), measured_with, "f");
+  const std::string written = profile::to_text(points, measured_with);
+  FUZZ_CHECK(profile::to_text(profile::read_points(written, measured_with, "f"), measured_with) ==
              written);
 }
 

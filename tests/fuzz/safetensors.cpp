@@ -1,5 +1,5 @@
 // A safetensors file, and a header alone (or no mutation of it would pass the length field): accepted tensors tile the data.
-#include <piper/train/safetensors_header.h>
+#include <piper/checkpoint/safetensors_header.h>
 
 #include <cstring>
 
@@ -11,23 +11,23 @@ namespace {
 constexpr size_t kLengthBytes = 8;
 
 void read_header(std::string_view text, int64_t data_bytes) {
-  const train::SafetensorsHeader header = train::parse_header(text, data_bytes, "f");
+  const checkpoint::SafetensorsHeader header = checkpoint::parse_header(text, data_bytes, "f");
   int64_t end = 0;
-  for (const train::TensorEntry& tensor : header.tensors) {
+  for (const checkpoint::TensorEntry& tensor : header.tensors) {
     FUZZ_CHECK(tensor.begin == end && tensor.end >= end);
-    FUZZ_CHECK(train::tensor_bytes(tensor.dtype, tensor.shape) == tensor.end - tensor.begin);
+    FUZZ_CHECK(checkpoint::tensor_bytes(tensor.dtype, tensor.shape) == tensor.end - tensor.begin);
     end = tensor.end;
   }
   FUZZ_CHECK(end == data_bytes);
-  const std::string written = train::format_header(header.tensors, header.metadata);
+  const std::string written = checkpoint::format_header(header.tensors, header.metadata);
   const auto again =
-      train::parse_header(std::string_view(written).substr(kLengthBytes), data_bytes, "f");
+      checkpoint::parse_header(std::string_view(written).substr(kLengthBytes), data_bytes, "f");
   FUZZ_CHECK(again.tensors.size() == header.tensors.size() && again.metadata == header.metadata);
 }
 
 void read_file(std::string_view file) {
   const auto size = static_cast<int64_t>(file.size());
-  const int64_t length = train::parse_header_length(file.substr(0, kLengthBytes), size, "f");
+  const int64_t length = checkpoint::parse_header_length(file.substr(0, kLengthBytes), size, "f");
   const std::string_view rest = file.substr(kLengthBytes);
   read_header(rest.substr(0, static_cast<size_t>(length)),
               static_cast<int64_t>(rest.size()) - length);

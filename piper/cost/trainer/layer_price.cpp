@@ -12,8 +12,6 @@ using model::AttentionKind;
 using strategy::Precision;
 using strategy::Recompute;
 
-constexpr double kWholeLink = 1.001;  // more than this of a link is more than there is
-
 CommTime twice(const CommTime& moves) { return {2 * moves.latency, 2 * moves.transfer}; }
 CollectiveCost hidden_behind(const CommTime& moves, double seconds) {
   return {.moves = moves, .hidden = seconds};
@@ -290,6 +288,11 @@ class LayerPricer {
                      6 * passes);
     const double sorted = 2 * passes * (r.sent + r.rows) * hidden_;
     routing.elements(sorted, sorted, 6 * passes);  // sorted, and back
+    if (traits(s_.moe_schedule).groups_peers && s_.moe_chunks > 1) {
+      // Every further group of peers adds its copies to all tokens.
+      const auto further = static_cast<double>(s_.moe_chunks - 1);
+      routing.elements(2 * further * r.tokens * hidden_, 2 * further * r.tokens * hidden_, further);
+    }
     const bool converted = trainer_.dispatch_element_bytes < kElement;
     if (converted) routing.elements(2 * r.tokens * hidden_, 2 * r.tokens * hidden_);
     add(p_.feed_forward, routing);
@@ -357,10 +360,25 @@ class LayerPricer {
     if (r.gathered > 0)
       m.tokens.moves = rates_.all_gather(s_.etp, 1, kElement * r.gathered * hidden_);
     if (r.output > 0) m.output.moves = rates_.all_gather(s_.tp, 1, kElement * r.output * hidden_);
+    // Of groups of peers, by chunk: both ways, in the proportion of the whole.
+    std::vector<CommTime> groups;
+    if (traits(s_.moe_schedule).groups_peers && s_.moe_chunks > 1)
+      for (int64_t i = 0; i < s_.moe_chunks; ++i)
+        groups.push_back(rates_.all_to_all(size, stride, kElement * elements,
+                                           strategy::token_chunk(size, s_.moe_chunks, i)));
+    const double flat = rates_.all_to_all(size, stride, kElement * elements, 1).total();
+    const auto by_group = [&](const CollectiveCost& whole) {
+      std::vector<CommTime> scaled = groups;
+      for (CommTime& of : scaled) {
+        of.latency *= whole.moves.total() / flat;
+        of.transfer *= whole.moves.total() / flat;
+      }
+      return scaled;
+    };
     p_.mixture_forward = p_.mixture_backward = m;
     if (trainer_.schedules_mixtures) {
       in_order(r, among, products.forward(), shared.forward(), p_.feed_forward.forward,
-               p_.mixture_forward);
+               p_.mixture_forward, by_group);
       std::swap(p_.mixture_backward.dispatch, p_.mixture_backward.combine);
       const auto backward = [&](double all, double weights) {
         return s_.splits_backward ? all - weights : all;
@@ -368,7 +386,7 @@ class LayerPricer {
       in_order(r, among, backward(products.backward(), products.weights()),
                backward(shared.backward(), shared.weights()),
                backward(p_.feed_forward.backward, p_.feed_forward.backward_weights),
-               p_.mixture_backward);
+               p_.mixture_backward, by_group);
       std::swap(p_.mixture_backward.dispatch, p_.mixture_backward.combine);
     }
     const auto expose = [](const MixtureCollectives& pass, PassPrice& to) {
@@ -381,8 +399,9 @@ class LayerPricer {
 
   // What of a pass's travels hides, `m.dispatch` being the first of its exchanges. What does behind
   // compute runs beside parts of it; of what hides behind other travels those are shorter by it.
+  // `by_group(exchange)`: its chunks where they are groups of peers, else none.
   void in_order(const MixtureRows& r, const CommTime& among, double experts, double shared,
-                double block, MixtureCollectives& m) const {
+                double block, MixtureCollectives& m, auto by_group) const {
     const int64_t n = s_.moe_chunks;
     MixtureParts parts{.num_chunks = n,
                        .there = m.dispatch.moves,
@@ -390,18 +409,21 @@ class LayerPricer {
                        .sum = r.is_gathered ? among : twice(among),
                        .back = m.combine.moves,
                        .out = m.output.moves,
+                       .there_of_chunk = by_group(m.dispatch),
+                       .back_of_chunk = by_group(m.combine),
                        .experts = experts / s_.compute_efficiency,
                        .beside = shared / s_.compute_efficiency};
     const auto share = [&](const CollectiveCost& exchange, int64_t ranks) {
-      const LevelUtilization ring = rates_.ring_needs(ranks, 1);
-      for (size_t l = 0; l < ring.part.size(); ++l)
-        if (exchange.needs.part[l] + ring.part[l] > kWholeLink) return true;
-      return false;
+      return need_one_link(exchange.needs, rates_.ring_needs(ranks, 1));
     };
     parts.is_one_link = (among.total() > 0 && share(m.dispatch, s_.etp)) ||
                         (parts.out.total() > 0 && share(m.combine, s_.tp));
     for (CollectiveCost* of : {&m.dispatch, &m.combine, &m.expert_tensor, &m.output})
       of->moves = of_chunks(of->moves, n);
+    if (!parts.there_of_chunk.empty()) {
+      m.dispatch.moves = of_chunks(parts.there_of_chunk);
+      m.combine.moves = of_chunks(parts.back_of_chunk);
+    }
     const double all = m.dispatch.moves.total() + m.combine.moves.total() +
                        m.expert_tensor.moves.total() + m.output.moves.total();
     double hidden = all + parts.experts + parts.beside - seconds_together(parts);

@@ -58,5 +58,13 @@ TEST_CASE("every chunk starts up") {
   CHECK(seconds_together(one) < seconds_together(all));
 }
 
+TEST_CASE("two collectives need one link where a level has too little for both") {
+  const LevelUtilization none, inside{{1.0, 0.25}}, half{{0.5, 0.75}}, across{{0.0, 0.75}};
+  CHECK(need_one_link(inside, half));
+  CHECK(need_one_link(half, across));
+  CHECK_FALSE(need_one_link(inside, across));  // all of a level is not too much
+  CHECK_FALSE(need_one_link(inside, none));
+}
+
 }  // namespace
 }  // namespace piper::cost

@@ -4,11 +4,13 @@
 #include <piper/base/units.h>
 #include <piper/cost/shard.h>
 #include <piper/cost/trainer/layer_pass.h>
+#include <piper/cost/trainer/mixture_order.h>
 #include <piper/cost/trainer/moe_schedules.h>
 #include <piper/cost/trainer/rates.h>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 namespace piper::cost {
@@ -44,6 +46,9 @@ class MoePricer {
   MoePricer(const model::FeedForward& layer, const MoeSetting& setting,
             const cluster::Cluster& cluster)
       : layer_(layer), s_(setting), cluster_(cluster), rates_(cluster, setting.precision) {
+    PIPER_CHECK(layer.is_moe() && layer.num_experts % setting.ep == 0, "experts that ep divides");
+    PIPER_CHECK(setting.tp % setting.etp == 0 || setting.etp % setting.tp == 0,
+                "one of tp and etp divides the other");
     element_bytes_ = static_cast<double>(element_bytes(s_.precision));
     rows_ = s_.tokens * real(layer.top_k) * s_.rows_per_copy;
     bytes_ = rows_ * s_.hidden * element_bytes_;
@@ -58,15 +63,27 @@ class MoePricer {
             monta_o1(),
             best(&MoePricer::monta_o2),
             best(&MoePricer::monta_o3),
-            best(&MoePricer::chunked)};
+            best(&MoePricer::chunked),
+            best(&MoePricer::fastermoe, s_.ep)};
+  }
+
+  // In 1, 2, ... chunks.
+  std::vector<MoeSchedulePrice> in_chunks(MoeSchedule schedule) const {
+    std::vector<MoeSchedulePrice> prices{executed(schedule, 1)};
+    for (int64_t n = 2; may_be_cut_in(n); ++n) prices.push_back(executed(schedule, n));
+    return prices;
   }
 
  private:
   using Chunked = MoeSchedulePrice (MoePricer::*)(int64_t num_chunks) const;
 
-  MoeSchedulePrice best(Chunked schedule) const {
+  bool may_be_cut_in(int64_t n) const {
+    return n <= strategy::kMaxMoeChunks && real(n) <= s_.tokens;
+  }
+  // In `most` chunks at most.
+  MoeSchedulePrice best(Chunked schedule, int64_t most = strategy::kMaxMoeChunks) const {
     MoeSchedulePrice best = (this->*schedule)(1);
-    for (int64_t n = 2; n <= strategy::kMaxMoeChunks && real(n) <= s_.tokens; ++n)
+    for (int64_t n = 2; n <= most && may_be_cut_in(n); ++n)
       if (MoeSchedulePrice p = (this->*schedule)(n); p.total() < best.total()) best = std::move(p);
     return best;
   }
@@ -182,10 +199,12 @@ class MoePricer {
     return price;
   }
 
-  // What MoNTA sends: there, gather, and back, gather; what sums the experts' parts in between.
+  // To the experts, and gathered in front of them; what sums their parts; back, and gathered
+  // behind.
   struct Ways {
     Collective there, in, sum, back, out;
   };
+  // MoNTA's.
   Ways ways() const {
     const Collective way = exchange(s_.ep, s_.etp, bytes_ / real(s_.tp));
     const Collective in = gather(s_.etp, 1, dealt_bytes());
@@ -233,28 +252,68 @@ class MoePricer {
     return price;
   }
 
-  // Dispatch i + 1 is posted before combine i; a chunk's gathers stand beside its products.
   MoeSchedulePrice chunked(int64_t num_chunks) const {
+    return executed(MoeSchedule::kChunked, num_chunks);
+  }
+  MoeSchedulePrice fastermoe(int64_t num_groups) const {
+    return executed(MoeSchedule::kFasterMoe, num_groups);
+  }
+  // By group of peers, seconds of one exchange.
+  std::vector<CommTime> of_groups(int64_t num_groups) const {
+    std::vector<CommTime> groups;
+    for (int64_t i = 0; i < num_groups; ++i)
+      groups.push_back(
+          rates_.all_to_all(s_.ep, s_.etp, bytes_, strategy::token_chunk(s_.ep, num_groups, i)));
+    return groups;
+  }
+
+  static bool sends_all_rows(MoeSchedule schedule) {
+    return schedule == MoeSchedule::kChunked || schedule == MoeSchedule::kFasterMoe;
+  }
+  // What the executor's chunks are of: Parm's S2 has no gathers over etp, `chunked` none over tp.
+  Ways executed_ways(MoeSchedule schedule) const {
+    if (schedule == MoeSchedule::kMontaO2) return ways();
+    if (schedule == MoeSchedule::kParmS2) {
+      const Collective way = fused();
+      return {.there = way, .in = {}, .sum = {}, .back = way, .out = gather(s_.tp, 1, bytes_)};
+    }
+    PIPER_CHECK(sends_all_rows(schedule), "a schedule that is executed in chunks");
     const Collective way = plain_exchange();
     const std::vector<Collective> gathers = plain_gathers();
-    const double n = real(num_chunks);
-    const Experts e = experts(real(kinds()) * rows_, num_chunks);
-    MoeSchedulePrice price = priced(name(MoeSchedule::kChunked), {way, way}, gathers, e);
+    return {.there = way, .in = gathers[0], .sum = gathers[1], .back = way, .out = {}};
+  }
+
+  // As the executor runs it (mixture_order.h): of n chunks, one on each of three streams.
+  MoeSchedulePrice executed(MoeSchedule schedule, int64_t num_chunks) const {
+    const Ways w = executed_ways(schedule);
+    const double rows = sends_all_rows(schedule) ? real(kinds()) * rows_ : dealt_rows();
+    MoeSchedulePrice price =
+        priced(name(schedule), {w.there, w.back}, {w.in, w.sum, w.out}, experts(rows, num_chunks));
     price.num_chunks = num_chunks;
-    const double travel = chunk_of(way.moves, n).total();
-    double gathered = 0;
-    for (const Collective& c : gathers) gathered += chunk_of(c.moves, n).total();
+    const auto chunks = [&](const Collective& c) { return of_chunks(c.moves, num_chunks).total(); };
+    const bool is_one_link = need_one_link(w.there.needs, w.in.needs) ||
+                             need_one_link(w.there.needs, w.sum.needs) ||
+                             need_one_link(w.back.needs, w.out.needs);
+    std::vector<CommTime> groups;
+    if (traits(schedule).groups_peers && num_chunks > 1) groups = of_groups(num_chunks);
     for (MoePass* pass : {&price.forward, &price.backward}) {
-      pass->exchange = 2 * n * travel;
-      pass->gather = n * gathered;
-      const double computed = gathered + pass->experts / n;
-      double links = travel, arrived = travel, core = 0;  // busy until; of the newest chunk
-      for (int64_t i = 0; i < num_chunks; ++i) {
-        core = std::max(core, arrived) + computed;
-        if (i + 1 < num_chunks) arrived = links += travel;
-        links = std::max(links, core) + travel;
-      }
-      pass->total = links;
+      pass->exchange =
+          groups.empty() ? chunks(w.there) + chunks(w.back) : 2 * of_chunks(groups).total();
+      pass->gather = chunks(w.in) + chunks(w.sum) + chunks(w.out);
+      pass->total = seconds_together({.num_chunks = num_chunks,
+                                      .there = w.there.moves,
+                                      .in = w.in.moves,
+                                      .sum = w.sum.moves,
+                                      .back = w.back.moves,
+                                      .out = w.out.moves,
+                                      .there_of_chunk = groups,
+                                      .back_of_chunk = groups,
+                                      .experts = pass->experts,
+                                      .is_one_link = is_one_link});
+      if (groups.empty()) continue;
+      // Every further group adds its copies to all tokens.
+      pass->copy = rates_.pass_seconds(2 * real(num_chunks - 1) * token_bytes_);
+      pass->total += pass->copy;
     }
     return price;
   }
@@ -271,10 +330,14 @@ class MoePricer {
 std::vector<MoeSchedulePrice> price_moe_schedules(const model::FeedForward& layer,
                                                   const MoeSetting& setting,
                                                   const cluster::Cluster& cluster) {
-  PIPER_CHECK(layer.is_moe() && layer.num_experts % setting.ep == 0, "experts that ep divides");
-  PIPER_CHECK(setting.tp % setting.etp == 0 || setting.etp % setting.tp == 0,
-              "one of tp and etp divides the other");
   return MoePricer(layer, setting, cluster).all();
+}
+
+std::vector<MoeSchedulePrice> price_chunks(const model::FeedForward& layer,
+                                           const MoeSetting& setting,
+                                           const cluster::Cluster& cluster,
+                                           strategy::MoeSchedule schedule) {
+  return MoePricer(layer, setting, cluster).in_chunks(schedule);
 }
 
 size_t cheapest(const std::vector<MoeSchedulePrice>& list) {

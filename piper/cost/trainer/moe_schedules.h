@@ -21,7 +21,9 @@
 //   monta-o2       the same in N chunks: one is gathered and copied to its place while the next
 //                  travels
 //   monta-o3       likewise, copies beside the gather after; both use the memory's bandwidth
-//   chunked        plain, in N chunks of tokens: one travels while another is computed
+//   chunked        plain, in N chunks of tokens: one travels while another is computed, as this
+//                  Piper executes it (mixture_order.h)
+//   fastermoe      likewise, in N groups of the ranks that rows go to; own rows are in the first
 //
 // What runs at the same time shares the levels of the network that both cross. The backward does
 // the same with conjugates (split and gather change places); its experts do twice the products.
@@ -57,7 +59,8 @@ struct MoePass {
 
 struct MoeSchedulePrice {
   std::string name;
-  int64_t num_chunks = 1;  // the best of 1 to strategy::kMaxMoeChunks where there are chunks
+  // The best of 1 to strategy::kMaxMoeChunks where there are chunks, of 1 to ep groups of ranks.
+  int64_t num_chunks = 1;
   MoePass forward, backward;
   // Bytes that a rank sends to other nodes and inside its own, forward and backward.
   double bytes_across = 0, bytes_inside = 0;
@@ -69,6 +72,14 @@ struct MoeSchedulePrice {
 std::vector<MoeSchedulePrice> price_moe_schedules(const model::FeedForward& layer,
                                                   const MoeSetting& setting,
                                                   const cluster::Cluster& cluster);
+
+// `chunked`, `parm-s2` or `monta-o2` as this Piper executes them: the experts of a chunk, too, run
+// beside the travels of others (mixture_order.h). In 1, 2, ... chunks, at most
+// strategy::kMaxMoeChunks and at most the tokens. Requires what price_moe_schedules() does.
+std::vector<MoeSchedulePrice> price_chunks(const model::FeedForward& layer,
+                                           const MoeSetting& setting,
+                                           const cluster::Cluster& cluster,
+                                           strategy::MoeSchedule schedule);
 
 // Index of the cheapest, the first of equals. Requires a list.
 size_t cheapest(const std::vector<MoeSchedulePrice>& list);

@@ -26,7 +26,7 @@ Prices prices(const model::FeedForward& layer, const MoeSetting& setting,
   for (const MoeSchedulePrice& p :
        price_moe_schedules(layer, setting, cluster::load_cluster(cluster)))
     by_name[p.name] = p;
-  REQUIRE(by_name.size() == 8);
+  REQUIRE(by_name.size() == strategy::kMoeSchedules.size());
   return by_name;
 }
 
@@ -92,6 +92,8 @@ TEST_CASE("chunks only where they pay, and never for more than one whole") {
     CHECK(p.at("monta-o2").total() <= p.at("monta-o1").total() * (1 + 1e-12));
     CHECK(p.at("monta-o3").total() <= p.at("monta-o1").total() * (1 + 1e-12));
     CHECK(p.at("chunked").total() <= p.at("plain").total() * (1 + 1e-12));
+    CHECK(p.at("fastermoe").total() <= p.at("plain").total() * (1 + 1e-12));
+    CHECK(p.at("fastermoe").num_chunks <= setting.ep);
     for (const char* name : {"monta-o2", "monta-o3", "chunked"})
       CHECK(static_cast<double>(p.at(name).num_chunks) <= tokens);
     if (tokens == 65'536) CHECK(p.at("monta-o3").num_chunks > 1);
@@ -180,6 +182,73 @@ TEST_CASE("orders without chunks are the layers that the planner prices") {
       }
       CHECK(alone.forward.experts == near(layer.experts_forward));
     }
+}
+
+// What chunks save of the planner's layer is what they save of the layer's mixture alone: routing
+// and attention are alike. The planner counts one launch of the pass over the experts' elements for
+// all chunks, here each has its own; 1e-9 of the layer is rounding.
+TEST_CASE("chunks are the layers that the planner prices, in every count and order") {
+  const model::Model model = model::load_model("mixtral-8x7b");
+  const TrainerProfile trainer = load_trainer("piper");
+  using enum strategy::MoeSchedule;
+  for (const char* machine : {"a800", "rtx4090x8"})
+    for (const auto& [tp, etp] :
+         {std::pair<int64_t, int64_t>{1, 1}, {1, 2}, {2, 1}, {2, 2}, {4, 2}})
+      for (const strategy::MoeSchedule schedule : {kChunked, kMontaO2, kParmS2}) {
+        if (tp == 1 && schedule != kChunked) continue;
+        const int64_t ep = 8 / std::max(tp, etp);
+        CAPTURE(machine);
+        CAPTURE(tp);
+        CAPTURE(etp);
+        CAPTURE(strategy::name(schedule));
+        const cluster::Cluster cluster = cluster::load_cluster(machine);
+        const Rates rates(cluster, strategy::Precision::kBf16);
+        const auto layer = [&](int64_t n) {
+          return price_layer(model, model.layers.front(),
+                             {.tokens = 4096,
+                              .sequence = 4096,
+                              .tp = tp,
+                              .ep = ep,
+                              .etp = etp,
+                              .moe_schedule = schedule,
+                              .moe_chunks = n},
+                             trainer, rates, strategy::Precision::kBf16);
+        };
+        const std::vector<MoeSchedulePrice> alone =
+            price_chunks(model.layers.front().feed_forward,
+                         {.hidden = 4096,
+                          .tokens = 4096,
+                          .tp = tp,
+                          .ep = ep,
+                          .etp = etp,
+                          .grouped_efficiency = trainer.grouped_efficiency},
+                         cluster, schedule);
+        CHECK(alone.size() == strategy::kMaxMoeChunks);
+        const LayerPrice whole = layer(1);
+        for (const int64_t n : {2, 3, 8, 32}) {
+          const LayerPrice cut = layer(n);
+          const MoeSchedulePrice& p = alone[static_cast<size_t>(n - 1)];
+          CHECK(p.num_chunks == n);
+          const double launches = static_cast<double>(n - 1) * rates.launch_seconds();
+          const double forward = p.forward.total - alone.front().forward.total -
+                                 (cut.forward.total() - whole.forward.total());
+          const double backward = p.backward.total - alone.front().backward.total -
+                                  (cut.backward.total() - whole.backward.total());
+          CHECK(forward >= -1e-9 * whole.forward.total());
+          CHECK(forward <= launches + 1e-9 * whole.forward.total());
+          CHECK(backward >= -1e-9 * whole.backward.total());
+          CHECK(backward <= launches + 1e-9 * whole.backward.total());
+        }
+      }
+}
+
+TEST_CASE("a chunk of the table is the best of all counts") {
+  const std::vector<MoeSchedulePrice> chunks = price_chunks(
+      two_experts(), kMonta, cluster::load_cluster("a800"), strategy::MoeSchedule::kChunked);
+  const MoeSchedulePrice chunked = prices(two_experts(), kMonta).at("chunked");
+  CHECK(chunked.num_chunks == chunks[cheapest(chunks)].num_chunks);
+  CHECK(chunked.total() == chunks[cheapest(chunks)].total());
+  CHECK(chunks.front().total() == near(prices(two_experts(), kMonta).at("plain").total()));
 }
 
 TEST_CASE("the cheapest, and by which terms") {

@@ -113,15 +113,19 @@ CommTime Rates::all_gather(int64_t size, int64_t stride, double bytes) const {
           .transfer = std::ranges::max(ring_busy(size, stride, bytes))};
 }
 
+double Rates::members_below(size_t level, int64_t size, int64_t stride) const {
+  if (level == 0) return 1;
+  return static_cast<double>(
+      std::clamp<int64_t>(cluster_.devices_of_level(level - 1) / stride, 1, size));
+}
+
 Rates::BusySeconds Rates::all_to_all_busy(int64_t size, int64_t stride, double bytes,
                                           double copies) const {
   BusySeconds busy{};
   const auto n = static_cast<double>(size);
   const size_t level = level_of(size, stride);
   for (size_t l = 0; l <= level; ++l) {
-    const int64_t unit = l == 0 ? 1 : cluster_.devices_of_level(l - 1);
-    const auto inside =
-        l == 0 ? 1.0 : static_cast<double>(std::clamp<int64_t>(unit / stride, 1, size));
+    const double inside = members_below(l, size, stride);
     double crossing = bytes * (n - inside) / n;
     if (l > 0 && copies > 1) {
       // Expected distinct units of this kind among the k choices of a row, one's own left out.
@@ -138,6 +142,27 @@ CommTime Rates::all_to_all(int64_t size, int64_t stride, double bytes, double co
   if (size <= 1 || bytes <= 0) return {};
   return {.latency = cluster_.levels[level_of(size, stride)].link.latency_seconds,
           .transfer = std::ranges::max(all_to_all_busy(size, stride, bytes, copies))};
+}
+
+CommTime Rates::all_to_all(int64_t size, int64_t stride, double bytes,
+                           const strategy::TokenChunk& distances) const {
+  const int64_t first = std::max<int64_t>(1, distances.first);  // the member itself is at 0
+  const int64_t end = distances.first + distances.count;
+  if (size <= 1 || bytes <= 0 || first >= end) return {};
+  const size_t level = level_of(size, stride);
+  CommTime moves{.latency = cluster_.levels[level].link.latency_seconds};
+  for (size_t l = 0; l <= level; ++l) {
+    // Of two members so far apart on the ring both may lie in one unit, either way round.
+    const double inside = members_below(l, size, stride);
+    double leaving = 0;  // peers, of a member in the mean
+    for (int64_t d = first; d < end; ++d)
+      leaving += 1 - (std::max(0.0, inside - static_cast<double>(d)) +
+                      std::max(0.0, inside - static_cast<double>(size - d))) /
+                         inside;
+    moves.transfer = std::max(moves.transfer, bytes / static_cast<double>(size) * leaving /
+                                                  device_bandwidth(cluster_, l));
+  }
+  return moves;
 }
 
 double Rates::exchange_seconds(int64_t size, int64_t stride, const ExchangeForm& form,

@@ -11,6 +11,7 @@
 #include <piper/cost/exchange_form.h>
 #include <piper/cost/gradient_reduction_overlap.h>
 #include <piper/strategy/strategy.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <array>
 #include <cstdint>
@@ -50,6 +51,10 @@ class Rates {
   // Every member holds `bytes` for all members together, in even parts. With `copies` > 1 each row
   // goes to so many members, and crosses to a node once (deduplication).
   CommTime all_to_all(int64_t size, int64_t stride, double bytes, double copies) const;
+  // Of the same buffer what goes to the members `distances` behind each (strategy::is_in_group), as
+  // the mean of all members keeps its share of a level busy.
+  CommTime all_to_all(int64_t size, int64_t stride, double bytes,
+                      const strategy::TokenChunk& distances) const;
   // Any other exchange of such a group, of rows that `routed` sent out (cost/exchange_form.h): as
   // much below its closed form as the flat one, `flat` seconds, is below its own (start-ups, which
   // all_to_all() leaves out). A ratio above 1 would grow with the bandwidth of a level that only
@@ -78,6 +83,8 @@ class Rates {
  private:
   using BusySeconds = std::array<double, kMaxLevels>;  // by level
   size_t level_of(int64_t size, int64_t stride) const;
+  // Members of the group in one unit of the level below.
+  double members_below(size_t level, int64_t size, int64_t stride) const;
   double step_seconds(size_t level) const;
   // How long a member keeps its share of every level busy.
   BusySeconds ring_busy(int64_t size, int64_t stride, double bytes) const;

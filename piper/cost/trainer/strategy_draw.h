@@ -6,6 +6,7 @@
 #include <piper/model/model.h>
 #include <piper/strategy/strategy.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <random>
@@ -77,6 +78,7 @@ class StrategyDraw {
       s.sequence_parallel = false;
     }
     if (strategy::has_chunks(s.moe_schedule)) s.moe_chunks = one_of<int64_t>({2, 3, 4, 8, 32});
+    if (traits(s.moe_schedule).groups_peers) s.moe_chunks = std::min(s.moe_chunks, s.mesh.ep);
     return s;
   }
 

@@ -170,25 +170,30 @@ TEST_CASE("more bandwidth is never slower") {
   });
 }
 
-TEST_CASE("less latency is never slower") {
+// What is ready sooner may meet a transfer that it used to miss (Graham 1969): copies to the host and
+// back on one link, and under DualPipeV the gathers of ZeRO 3 and another micro-batch's exchanges.
+bool may_meet(const Strategy& s) {
+  return strategy::offloads_activations(s.offload) || (strategy::pairs(s.schedule) && s.zero == 3);
+}
+
+TEST_CASE("less latency is never slower, but for transfers that meet by 1 %") {
   const World w;
   cluster::Cluster quicker = w.cluster;
   for (cluster::Level& level : quicker.levels) level.link.latency_seconds /= 3;
   TrainerEstimator slow = w.estimator(), fast = w.on(quicker);
   w.for_each([&](const Strategy& s) {
-    CHECK(fast.estimate(s).seconds <= slow.estimate(s).seconds * (1 + kRounding));
+    const double more = may_meet(s) ? 0.01 : kRounding;
+    CHECK(fast.estimate(s).seconds <= slow.estimate(s).seconds * (1 + more));
   });
 }
 
-// Copies to the host and back share a link: one that is ready sooner may meet another that it used
-// to miss (Graham 1969).
-TEST_CASE("a higher compute efficiency is never slower, but for copies that meet by 1 %") {
+TEST_CASE("a higher compute efficiency is never slower, but for transfers that meet by 1 %") {
   const World w;
   TrainerEstimator slow = w.estimator(), fast = w.estimator();
   slow.set_compute_efficiency(0.6);
   fast.set_compute_efficiency(0.7);
   w.for_each([&](const Strategy& s) {
-    const double more = strategy::offloads_activations(s.offload) ? 0.01 : kRounding;
+    const double more = may_meet(s) ? 0.01 : kRounding;
     CHECK(fast.estimate(s).seconds <= slow.estimate(s).seconds * (1 + more));
   });
 }

@@ -1,0 +1,78 @@
+#include <doctest/doctest.h>
+#include <piper/base/error.h>
+#include <piper/executor/host_memory.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+using namespace piper;
+using namespace piper::executor;
+
+namespace {
+
+void finish(comm::Operation& operation) {
+  while (!operation.advance()) std::this_thread::yield();
+}
+
+at::Tensor numbers(int64_t count) { return at::arange(count, at::kFloat).view(at::kByte); }
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+TEST_CASE(
+    "what goes to the host comes back, from memory and from a file, one copy after the other") {
+  for (const std::filesystem::path& folder :
+       {std::filesystem::path(), std::filesystem::temp_directory_path()}) {
+    std::atomic<int> ended = 0;
+    HostMemory memory({.folder = folder, .ended = [&] { ++ended; }});
+    const at::Tensor here = numbers(1 << 20), back = at::empty_like(here);
+    const at::Tensor there = memory.allocate(here.numel());
+    const auto out = memory.start({{there, here}}, "out");
+    const auto in = memory.start({{back, there}}, "in");
+    finish(*in);
+    CHECK(out->advance());
+    CHECK(at::equal(here, back));
+    CHECK(ended >= 1);
+  }
+}
+
+TEST_CASE("memory that was given back is given again, and outlives its pool") {
+  at::Tensor last;
+  {
+    HostMemory memory({});
+    const void* place = nullptr;
+    {
+      const at::Tensor first = memory.allocate(10000);
+      place = first.data_ptr();
+    }
+    last = memory.allocate(9000);
+    CHECK(last.data_ptr() == place);
+    CHECK(memory.allocate(1000).data_ptr() != place);
+  }
+  last.fill_(7);
+  CHECK(last.sum().item<int64_t>() == 7 * 9000);
+}
+
+TEST_CASE("a link keeps to its rate") {
+  HostMemory memory({.bytes_per_second = 50e6});
+  const at::Tensor here = numbers(500000);  // 2 MB: 40 ms
+  const auto begin = std::chrono::steady_clock::now();
+  const auto first = memory.start({{memory.allocate(here.numel()), here}}, "first");
+  const auto second = memory.start({{memory.allocate(here.numel()), here}}, "second");
+  finish(*first);
+  CHECK(seconds_since(begin) >= 0.039);
+  finish(*second);
+  CHECK(seconds_since(begin) >= 0.079);
+}
+
+TEST_CASE("no room is said, and a copy of other bytes is a mistake") {
+  HostMemory memory({.folder = "/no/such/folder"});
+  CHECK_THROWS_WITH_AS(memory.allocate(100), doctest::Contains("/no/such/folder"), IoError);
+  HostMemory own({});
+  CHECK_THROWS_AS(own.start({{own.allocate(8), own.allocate(9)}}, "uneven"), InternalError);
+}

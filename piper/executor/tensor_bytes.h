@@ -1,0 +1,28 @@
+// Tensors as comm/ sees them: bytes, elements, and scratch that is counted with the tensors.
+#pragma once
+
+#include <piper/comm/operations.h>
+#include <piper/nn/aten.h>
+#include <piper/strategy/strategy.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace piper::executor {
+
+// Of contiguous tensors; of a device's as addresses alone, which the host must not read.
+std::span<const std::byte> bytes_of(const at::Tensor& tensor);
+std::span<std::byte> mutable_bytes_of(const at::Tensor& tensor);
+
+// "fp32" -> at::kFloat ... Of what is computed in (PIPER_CHECK): fp64, fp32 and bf16.
+at::ScalarType scalar_type(strategy::Precision precision);
+
+// Of fp64, fp32 and bf16.
+comm::Element element_of(const at::Tensor& tensor);
+
+// For comm::Allocate: memory of the CPU, or of a device in the current stream.
+std::shared_ptr<std::byte> tensor_scratch(size_t bytes);
+std::shared_ptr<std::byte> tensor_scratch_on(at::Device device, size_t bytes);
+
+}  // namespace piper::executor

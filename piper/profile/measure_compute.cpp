@@ -1,0 +1,128 @@
+#include <piper/base/error.h>
+#include <piper/executor/tensor_bytes.h>
+#include <piper/profile/bench_operations.h>
+#include <piper/profile/measure_compute.h>
+
+#include <algorithm>
+#include <string>
+
+namespace piper::profile {
+namespace {
+
+const std::vector<double> kGemmRows = {8, 32, 128, 512, 2048};
+const std::vector<double> kGemmOut = {32, 128, 512, 2048};
+const std::vector<double> kGemmIn = {32, 128, 512, 2048};
+const std::vector<double> kSequences = {64, 256, 1024};
+const std::vector<double> kHeadSizes = {32, 64, 128};
+const std::vector<double> kWorkingSets = {16e3, 64e3, 256e3, 1e6, 4e6, 16e6, 64e6};
+constexpr int64_t kAttentionHeads = 4;
+constexpr int64_t kHandful = 8, kExponentials = 100000;
+constexpr int64_t kOptimizerParameters = 4'000'000;  // 64 MB a rank, which no cache keeps
+constexpr double kOptimizerBytes = 7 * 4;            // g, m, v and w read; m, v and w written
+
+int64_t whole(double value) { return static_cast<int64_t>(value); }
+
+BenchCurve gemm_curve(const std::string& suffix, const OperandsOn& on) {
+  BenchCurve curve{"gemm" + suffix, "flops", {"m", "n", "k"}, {}};
+  for (const double m : kGemmRows)
+    for (const double n : kGemmOut)
+      for (const double k : kGemmIn)
+        curve.points.push_back({{m, n, k}, 2 * m * n * k, gemm(whole(m), whole(n), whole(k), on)});
+  return curve;
+}
+
+BenchCurve attention_curve(const std::string& suffix, bool backward, const OperandsOn& on) {
+  BenchCurve curve{(backward ? "attention_backward" : "attention") + suffix,
+                   "flops",
+                   {"sequence", "head_dim"},
+                   {}};
+  for (const double sequence : kSequences)
+    for (const double head : kHeadSizes) {
+      const AttentionShape shape{.sequence = whole(sequence),
+                                 .heads = kAttentionHeads,
+                                 .head_dim = whole(head),
+                                 .kv_heads = kAttentionHeads};
+      curve.points.push_back(
+          {{sequence, head}, shape.flops(backward), attention(shape, backward, on)});
+    }
+  return curve;
+}
+
+// The points of a measured curve as a grid: they are in row-major order.
+cluster::Grid grid_of(const std::vector<cluster::Curve>& measured, const std::string& name) {
+  const cluster::Curve* curve = cluster::find_curve(measured, name);
+  PIPER_CHECK(curve != nullptr, "a curve was not measured");
+  cluster::Grid grid{.axes = curve->axes};
+  grid.points.resize(curve->axes.size());
+  size_t cells = 1;
+  for (size_t axis = 0; axis < curve->axes.size(); ++axis) {
+    std::vector<double>& points = grid.points[axis];
+    for (const cluster::CurvePoint& point : curve->points) points.push_back(point.at[axis]);
+    std::ranges::sort(points);
+    points.erase(std::ranges::unique(points).begin(), points.end());
+    cells *= points.size();
+  }
+  PIPER_CHECK(cells == curve->points.size(), "a curve is no grid");
+  for (const cluster::CurvePoint& point : curve->points) grid.rate.push_back(point.rate());
+  return grid;
+}
+
+const cluster::CurvePoint& only_point(const std::vector<cluster::Curve>& measured,
+                                      const std::string& name) {
+  const cluster::Curve* curve = cluster::find_curve(measured, name);
+  PIPER_CHECK(curve != nullptr && curve->points.size() == 1, "a point was not measured");
+  return curve->points.front();
+}
+
+}  // namespace
+
+std::vector<BenchCurve> price_curves(strategy::Precision precision, const BenchDevice& device) {
+  const OperandsOn on{device, executor::scalar_type(precision)};
+  const std::string suffix = std::string(".") + strategy::name(precision);
+  const auto element_bytes = static_cast<double>(at::elementSize(on.dtype));
+  std::vector<BenchCurve> curves = {gemm_curve(suffix, on), attention_curve(suffix, false, on),
+                                    attention_curve(suffix, true, on)};
+  BenchCurve element_wise{"element_wise" + suffix, "bytes", {"bytes"}, {}};
+  BenchCurve copy{"copy" + suffix, "bytes", {"bytes"}, {}};
+  for (const double bytes : kWorkingSets) {
+    element_wise.points.push_back(
+        {{bytes}, bytes, multiply_elements(whole(bytes / 3 / element_bytes), on)});
+    copy.points.push_back({{bytes}, bytes, copy_bytes(whole(bytes), device, device)});
+  }
+  curves.push_back(std::move(element_wise));
+  curves.push_back(std::move(copy));
+  const auto single = [&](const std::string& name, const std::string& unit, int64_t size,
+                          double amount, Prepare prepare) {
+    curves.push_back({name + suffix,
+                      unit,
+                      {"elements"},
+                      {{{static_cast<double>(size)}, amount, std::move(prepare)}}});
+  };
+  single("operation", "bytes", kHandful, 3 * kHandful * element_bytes,
+         multiply_elements(kHandful, on));
+  single("exponential", "bytes", kExponentials, 2 * kExponentials * element_bytes,
+         silu(kExponentials, on));
+  single("optimizer", "bytes", kOptimizerParameters, kOptimizerParameters * kOptimizerBytes,
+         adamw(kOptimizerParameters, device));
+  return curves;
+}
+
+void fill_prices(const std::vector<cluster::Curve>& measured, strategy::Precision precision,
+                 bool first, cluster::Cluster& cluster) {
+  const std::string suffix = std::string(".") + strategy::name(precision);
+  cluster::Compute& compute = cluster.compute[strategy::name(precision)];
+  compute.gemm = grid_of(measured, "gemm" + suffix);
+  compute.attention = grid_of(measured, "attention" + suffix);
+  compute.attention_backward = grid_of(measured, "attention_backward" + suffix);
+  compute.peak_flops_per_second = *std::ranges::max_element(compute.gemm.rate);
+  if (!first) return;
+  cluster.element_wise = grid_of(measured, "element_wise" + suffix);
+  cluster.copy = grid_of(measured, "copy" + suffix);
+  cluster.memory_bytes_per_second = cluster.element_wise.rate.back();
+  cluster.fixed_task_seconds = only_point(measured, "operation" + suffix).timing.seconds;
+  cluster.numbers["exponential_elements_per_second"] =
+      kExponentials / only_point(measured, "exponential" + suffix).timing.seconds;
+  cluster.numbers["optimizer_bytes_per_second"] = only_point(measured, "optimizer" + suffix).rate();
+}
+
+}  // namespace piper::profile

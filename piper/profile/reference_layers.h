@@ -1,0 +1,57 @@
+// A small model (not one that users train: hidden 192, three layers, 8 experts, two a token) whose
+// passes take the measure of a machine as training uses it: what its segments take calibrates
+// prices (calibrate.h), what a whole pass takes says whether the machine still runs at the speed of
+// its profile.
+#pragma once
+
+#include <piper/executor/cores.h>
+#include <piper/graph/graph.h>
+#include <piper/model/model.h>
+#include <piper/schedule/step.h>
+#include <piper/strategy/strategy.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace piper::profile {
+
+inline constexpr int64_t kReferenceSequence = 128;  // tokens
+// Sequences of the micro-batch by whose whole pass machines are compared with themselves.
+inline constexpr int64_t kReferencePassSequences = 4;
+
+const model::Model& reference_model();
+
+using SegmentKey = std::pair<schedule::SegmentKind, graph::Phase>;
+using SegmentSamples = std::map<SegmentKey, std::vector<double>>;  // seconds
+
+// The layers with their weights, gradients and one micro-batch of tokens. Of one thread.
+class ReferenceLayers {
+ public:
+  ReferenceLayers(strategy::Precision precision, int64_t sequences);
+  ~ReferenceLayers();
+  ReferenceLayers(const ReferenceLayers&) = delete;
+  ReferenceLayers& operator=(const ReferenceLayers&) = delete;
+
+  // Forward and backward once: what each segment took, layer by layer.
+  SegmentSamples run();
+
+ private:
+  class Pass;
+  std::unique_ptr<Pass> pass_;
+};
+
+// One look at the speed of the machine, in seconds: what a whole pass of kReferencePassSequences
+// takes in the mean, of layers made for it and touched once, a core held for each pass. `piper
+// profile` and runs compare such windows and nothing else: a pass among others that evict its
+// weights takes some 5 % longer. Every rank calls it, all at once.
+double reference_window_seconds(strategy::Precision precision, executor::Cores& cores);
+
+// Under what name of cluster.numbers a profile keeps what a window says: the median over windows of
+// the mean of all ranks.
+std::string reference_pass_name(strategy::Precision precision);
+
+}  // namespace piper::profile
