@@ -53,9 +53,10 @@ class Network:
             raise
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, failure, *_):
         try:
-            self.refused = ", ".join(LAB.spoiled(self.flags, self.lab.report(LAB.softnet_drops() - self.softnet)))
+            if failure is None:
+                self.refused = ", ".join(LAB.spoiled(self.flags, self.lab.report(LAB.softnet_drops() - self.softnet)))
         finally:
             self.lab.close()
 

@@ -3,7 +3,8 @@
 DeepSpeed pads every expert to the rows of the fullest one; gate and up of an expert are one product, as on the other sides. With TP its
 experts are tensor-parallel (enable_expert_tensor_parallelism): an expert sums its output over the tp group, as Megatron's does, and the
 layer drops tokens over that group before an exchange and gathers them behind it. These are parts of an expert's rows, whose number must
-be a multiple of TP; DeepSpeed does not see to that where nothing is to be dropped, so the capacity is given: the fullest expert's rows."""
+be a multiple of TP; DeepSpeed does not see to that where nothing is to be dropped, so the capacity is given: the fullest expert's rows.
+`posted`: its exchanges receive before they send, as moe_torch.py says."""
 import logging
 import os
 
@@ -48,6 +49,14 @@ def let_gloo_gather():
     """DeepSpeed gathers a tensor into a flat buffer; gloo takes a flat buffer from a flat tensor alone."""
     gather = deepspeed.comm.all_gather_into_tensor
     deepspeed.comm.all_gather_into_tensor = lambda buffer, tensor, **more: gather(buffer, tensor.flatten(), **more)
+
+
+def post_receives_first():
+    def exchange(out, rows, group=None, **_):
+        sizes = [rows.shape[0] // dist.get_world_size(group)] * dist.get_world_size(group)
+        moe_torch.exchange(out, rows, sizes, sizes, group)
+
+    deepspeed.comm.all_to_all_single = exchange
 
 
 class Expert(torch.nn.Module):
@@ -114,4 +123,6 @@ if __name__ == "__main__":
     logging.disable(logging.INFO)
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
     let_gloo_gather()
+    if moe_torch.FORM == "posted":
+        post_receives_first()
     partner.serve(Layer)
