@@ -1,19 +1,40 @@
-// The ranks' loop: run_open.cpp comes before it, run_watch.cpp and run_save.cpp go on inside,
-// run_close.cpp comes after.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/comm/counted_transport.h>
+#include <piper/comm/local.h>
+#include <piper/cost/expert_rows.h>
+#include <piper/cost/host_link.h>
+#include <piper/cost/links.h>
 #include <piper/cost/segment_time.h>
 #include <piper/executor/clock.h>
 #include <piper/executor/tensor_device_operations.h>
 #include <piper/nn/counting_allocator.h>
+#include <piper/train/batches.h>
+#include <piper/train/chosen_products.h>
+#include <piper/train/evaluate.h>
+#include <piper/train/expert_moves.h>
+#include <piper/train/out_of_memory.h>
 #include <piper/train/process_agreement.h>
-#include <piper/train/run_parts.h>
+#include <piper/train/rank_memory.h>
+#include <piper/train/rank_reports.h>
+#include <piper/train/run.h>
+#include <piper/train/run_check.h>
+#include <piper/train/run_folder.h>
+#include <piper/train/run_saver.h>
+#include <piper/train/starting_point.h>
+#include <piper/train/step_records.h>
+#include <piper/train/strategy_watch.h>
+#include <piper/train/weight_export.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <random>
 
 namespace piper::train {
-namespace parts {
 namespace {
 
 // `live`: all that the rank holds before its first step.
@@ -30,7 +51,220 @@ HeldState held_state(RankTrainer& trainer, int64_t live) {
   return held;
 }
 
-}  // namespace
+// What process 0 verified and resumes from, as this process reads it.
+checkpoint::FoundCheckpoint same_checkpoint(const RunContext& run, const std::string& host,
+                                            const std::string& resumed) {
+  constexpr size_t kHashDigits = 64;
+  const std::filesystem::path path = resumed.substr(kHashDigits);
+  checkpoint::FoundCheckpoint found{path, checkpoint::read_manifest(path)};
+  if (files::sha256_of_file(path / "manifest.json") != resumed.substr(0, kHashDigits))
+    throw IoError(fmt::format("{}: process {} on {} reads another manifest.json than process 0",
+                              path.string(), run.world.process(), host));
+  return found;
+}
+
+// Which of a host's CPUs this process computes on: the processes of one host divide them, when all
+// may run on the same ones. Empty: on any.
+std::vector<int> own_cpus(const RunContext& run, const std::vector<std::string>& hosts) {
+  const std::vector<int> allowed = executor::allowed_cpus();
+  const std::vector<std::string> sets = on_all_processes(
+      run.world, "CPUs", [&] { return fmt::format("{}", fmt::join(allowed, ",")); });
+  int64_t here = 0, before = 0, alike = 0;
+  for (int64_t p = 0; p < run.world.num_processes(); ++p) {
+    const auto i = static_cast<size_t>(p), mine = static_cast<size_t>(run.world.process());
+    if (hosts[i] != hosts[mine]) continue;
+    ++here;
+    before += p < run.world.process() ? 1 : 0;
+    alike += sets[i] == sets[mine] ? 1 : 0;
+  }
+  const int64_t limit = run.request.cluster.cores_per_node;
+  return limit == std::ssize(allowed) && alike == here
+             ? executor::own_cpus(allowed, before, here, std::ssize(run.world.local_ranks()))
+             : std::vector<int>{};
+}
+
+// A run with one strategy: what its processes do before, in and behind the ranks' loop.
+//
+// Thread safety: members that ranks' threads call say so by taking a RankTrainer or a Transport,
+// which are the rank's own; what they share is immutable, atomic, behind a mutex, or rank 0's
+// alone.
+class Run {
+ public:
+  explicit Run(const RunRequest& request);
+  RunResult run();
+  // After run(), the same in every process: the strategy with which to go on from the last
+  // checkpoint; nullopt where the run is over.
+  const std::optional<strategy::Strategy>& next_strategy() const { return next_strategy_; }
+
+ private:
+  void open();
+  std::string open_folder();
+  void make_prediction();
+  void train_all_ranks();
+  // Of one rank, for the message when memory ends.
+  struct Whereabouts {
+    HeldState held;
+    int64_t step = 0;
+    std::string task;
+  };
+  void rank_main(comm::Transport& transport);
+  void train_rank(comm::Transport& transport, Whereabouts& here);
+  RankMemory memory_of(Rank rank) const;
+  RankHooks rank_hooks(Rank rank, Whereabouts& here);
+  bool check_speed(int64_t number, comm::Transport& transport);
+  double validate(RankTrainer& trainer, int64_t number);
+  checkpoint::TrainState state_after(int64_t number, const balance::Placements& placements,
+                                     const Rebalancer& rebalancer) const;
+  RunResult finish();
+  void carry_over(RunResult& result) const;
+
+  const RunRequest& request_;
+  schedule::StepGraph step_;
+  std::optional<schedule::StepGraph> evaluation_;  // where the run validates
+  RunShared shared_;
+  comm::LocalWorld own_world_;  // when the request brings none
+  const RunContext context_;
+  StartingPoint start_;
+  RunFolder folder_;  // process 0's
+  ChosenProducts products_;
+  ExpertMoves moves_;
+  RunRecorder recorder_;
+  SpeedCheck speed_;
+  RankReports reports_;
+  StepRecords records_;  // process 0's
+  RunSaver saver_;
+  StrategyWatch watch_;  // rank 0's
+  WeightExport export_;
+  std::optional<executor::Cores> cores_;  // from open() on
+  std::vector<std::string> hosts_;        // by process
+  std::string token_;                     // of this run alone
+  double begun_seconds_ = 0;              // when run() was called
+  std::optional<Prediction> prediction_;  // process 0's, where the cluster can price the step
+  std::atomic<bool> stopped_{false};
+  std::optional<strategy::Strategy> next_strategy_;
+};
+
+Run::Run(const RunRequest& request)
+    : request_(request),
+      step_(checked_step(request.model, request.strategy)),
+      shared_{request.model, request.strategy, step_, request.options, {}},
+      own_world_(request.world ? 1 : request.strategy.mesh.world()),
+      context_{request, request.world ? *request.world : own_world_},
+      start_(context_, shared_),
+      folder_(context_),
+      moves_(context_),
+      recorder_(step_, request.strategy, request.cluster),
+      speed_(request.cluster, request.strategy.precision, request.strategy.mesh.world()),
+      reports_(context_, recorder_, speed_),
+      records_(context_, recorder_),
+      saver_(context_, [this] { records_.sync(); }),
+      watch_(context_),
+      export_(context_) {
+  shared_.batches = [this](int64_t step, int64_t dp, int64_t micro_batch) {
+    Batch batch = training_batch(request_.corpus, request_.strategy, shared_.options.seed, step, dp,
+                                 micro_batch);
+    return executor::MicroBatch{std::move(batch.tokens_BS), std::move(batch.targets_T)};
+  };
+  shared_.stop_requested = [this] {
+    return watch_.changes() || (request_.stop_requested && request_.stop_requested());
+  };
+  if (request.validate_every > 0)
+    shared_.evaluation = &evaluation_.emplace(checked_evaluation(request.model, request.strategy));
+  shared_.placements = request.placements;
+  shared_.devices = request.devices;
+  shared_.topology = cost::topology_of_ranks(request.cluster, request.strategy.mesh.world());
+  shared_.host_bytes_per_second = cost::host_bytes_per_second(request.cluster);
+  shared_.host_folder = request.host_folder;
+}
+
+RunResult Run::run() {
+  begun_seconds_ = executor::now_seconds();
+  require_same_request(context_);
+  on_all_processes(context_.world, "request", [this] {
+    check_request(context_);
+    return std::string();
+  });
+  open();
+  moves_.price();
+  if (context_.is_first()) {
+    make_prediction();
+    if (request_.on_start) request_.on_start();
+  }
+  nn::install_counting_allocator();
+  train_all_ranks();
+  if (request_.replan.kind == plan::Replan::kAuto) next_strategy_ = watch_.agree_on_change();
+  return finish();
+}
+
+void Run::open() {
+  // Now, and not while the other ranks wait for the first checkpoint: it reads the whole corpus.
+  if (request_.checkpoint_every > 0) request_.corpus.fingerprint();
+  const std::string resumed =
+      on_first_process(context_.world, "folder of the run", [this] { return open_folder(); });
+  token_ = on_first_process(context_.world, "token of the run", [] {
+    return fmt::format("{}-{:08x}", ::getpid(), std::random_device()());
+  });
+  saver_.set_token(token_);
+  hosts_ = on_all_processes(context_.world, "host", [] {
+    char name[256] = {};
+    ::gethostname(name, sizeof(name) - 1);
+    return std::string(name);
+  });
+  reports_.set_hosts(hosts_);
+  if (const std::vector<int> cpus = own_cpus(context_, hosts_); !cpus.empty())
+    cores_.emplace(cpus);
+  else
+    cores_.emplace(request_.cluster.cores_per_node);
+  on_all_processes(context_.world, "start", [&] {
+    if (!context_.is_first() && !resumed.empty())
+      start_.resume_from(same_checkpoint(
+          context_, hosts_[static_cast<size_t>(context_.world.process())], resumed));
+    if (!request_.initial_weights.empty()) start_.read_weights();
+    return std::string();
+  });
+  products_ = choose_products(context_, start_);
+}
+
+// Process 0's part. Returns the checkpoint to resume from, behind its manifest's hash; "" = none.
+std::string Run::open_folder() {
+  std::string resumed;
+  if (auto found = folder_.open()) {
+    resumed = files::sha256_of_file(found->path / "manifest.json") + found->path.string();
+    start_.resume_from(std::move(*found));
+  }
+  records_.open(start_.first_step(), start_.state());
+  write_json_file(request_.folder / "strategy.json", strategy::to_json(request_.strategy));
+  return resumed;
+}
+
+// A missing price is no reason not to train.
+void Run::make_prediction() {
+  const std::string missing = cost::unpriced(request_.cluster, request_.strategy.precision);
+  if (missing.empty()) {
+    prediction_ = predict(step_, request_.model, request_.strategy, request_.cluster);
+    records_.watch(
+        {step_, prediction_->timeline, prediction_->step_seconds, request_.deviation_bound});
+  } else {
+    static const graph::Timeline nothing;
+    records_.watch({step_, nothing, 0, 0});
+    context_.say("nothing is predicted: " + missing);
+  }
+}
+
+void Run::train_all_ranks() {
+  try {
+    comm::run_ranks(context_.world, [this](comm::Transport& transport) { rank_main(transport); });
+  } catch (const std::exception& error) {
+    try {
+      saver_.finish();
+    } catch (const std::exception& save_error) {
+      if (std::string(save_error.what()) != error.what()) context_.say(save_error.what());
+    }
+    throw;
+  }
+  saver_.finish();
+  saver_.say_saves();
+}
 
 void Run::rank_main(comm::Transport& transport) {
   const Rank rank = transport.rank();
@@ -73,19 +307,21 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   };
   RankTrainer trainer(shared_, counted, *cores_, rank_hooks(rank, here), counted_on_device.get());
   here.held = held_state(trainer, memory.live_bytes());
-  load(trainer);
+  start_.load(trainer, fmt::format("rank {} on {}", rank.value,
+                                   hosts_[static_cast<size_t>(context_.world.process())]));
   recorder_.set_state_bytes(rank, memory.live_bytes());
   check_speed(0, transport);
   barrier(transport, kBarrierKeys, request_.options.timeout_seconds);
-  start_seconds_[rank.index()] = executor::now_seconds();
-  if (rank == Rank(0)) make_replanner();
-  double before = start_seconds_[rank.index()];
+  double before = executor::now_seconds();
+  reports_.set_start(rank, before);
+  if (rank == Rank(0)) watch_.begin(step_, begun_seconds_);
   bool last = false;
-  Rebalancer rebalancer = make_rebalancer();
-  for (int64_t number = first_step_; !last; ++number) {
-    if (writer_) writer_->check();
+  Rebalancer rebalancer = moves_.make_rebalancer(shared_, start_);
+  for (int64_t number = start_.first_step(); !last; ++number) {
+    saver_.check();
     memory.reset_peak();
-    const Migrated migrated = rebalance(trainer, rebalancer, number);
+    const Migrated migrated =
+        moves_.before_step(trainer, rebalancer, number, prediction_.has_value());
     if (rebalancer.is_due(number)) {
       before = executor::now_seconds();
       take_traffic();  // what moved is no step's traffic
@@ -97,16 +333,23 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     recorder_.set_traffic(number, rank, take_traffic());
     const double after = executor::now_seconds();
     rebalancer.note(outcome);
-    last = number == last_step() || outcome.stop;
+    last = number == context_.last_step() || outcome.stop;
     std::optional<double> validation_loss;
     if (request_.validate_every > 0 && (number % request_.validate_every == 0 || last))
       validation_loss = validate(trainer, number);
     if (rank == Rank(0)) {
-      record_step(transport, number, outcome, after - before, validation_loss, migrated,
-                  trainer.placements());
-      say_saves();
+      moves_.note_step(after - before);
+      records_.add(transport, number, outcome, after - before, validation_loss, migrated,
+                   trainer.placements());
+      saver_.say_saves();
     }
-    if (!last) replan(trainer, transport, number, after - before, outcome);
+    if (!last && request_.replan.is_on()) {
+      // Of one process too: the other ranks have then written their part of the step.
+      reports_.gather_step(transport, kReplanKeys + 2 * static_cast<uint64_t>(number), number);
+      if (rank == Rank(0))
+        watch_.note(number, after - before, *recorder_.timeline_of(number), outcome.expert_rows,
+                    displaced(trainer.placements()));
+    }
     before = validation_loss || request_.replan.is_on() ? executor::now_seconds() : after;
     const int64_t every = request_.checkpoint_every;
     const bool saves = (every > 0 && (number % every == 0 || last)) || outcome.stop;
@@ -117,22 +360,23 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
       trainer.gather_weights(kWeightKeys + (static_cast<uint64_t>(number) << 20));
       take_traffic();
     }
-    if (saves || compares) check_replicas(trainer, transport, number);
+    if (saves || compares) check_replicas(context_, trainer, transport, number);
     if (saves) {
-      save(trainer, rebalancer, transport, number);
+      saver_.save(trainer, transport, number,
+                  [&] { return state_after(number, trainer.placements(), rebalancer); });
       before = executor::now_seconds();
     }
     if (!last) trainer.keep_weights();
     if (outcome.stop) stopped_ = true;
     if (check_speed(number, transport)) before = executor::now_seconds();
   }
-  if (!is_alone()) gather_parts(transport);
-  if (request_.export_weights && !stopped_) export_weights(trainer, transport);
+  if (!context_.is_alone()) reports_.gather_all(transport, start_.first_step());
+  if (request_.export_weights && !stopped_) export_.add(trainer, transport, token_);
 }
 
 RankMemory Run::memory_of(Rank rank) const {
   const auto num_devices = std::max<int64_t>(1, std::ssize(shared_.devices));
-  return {rank, shared_.device_of(rank), std::max<int64_t>(1, world_.size() / num_devices)};
+  return {rank, shared_.device_of(rank), std::max<int64_t>(1, context_.world.size() / num_devices)};
 }
 
 RankHooks Run::rank_hooks(Rank rank, Whereabouts& here) {
@@ -141,7 +385,7 @@ RankHooks Run::rank_hooks(Rank rank, Whereabouts& here) {
               [this, rank, &here](int64_t step, const std::string& operation) {
                 here.step = step;
                 here.task = operation;
-                if (!is_alone()) world_.note(rank, step, operation);
+                if (!context_.is_alone()) context_.world.note(rank, step, operation);
               }};
 }
 
@@ -156,58 +400,82 @@ bool Run::check_speed(int64_t number, comm::Transport& transport) {
   return true;
 }
 
-void Run::train_all_ranks() {
-  try {
-    comm::run_ranks(world_, [this](comm::Transport& transport) { rank_main(transport); });
-  } catch (const std::exception& error) {
-    try {
-      if (writer_) writer_->finish();
-    } catch (const std::exception& save_error) {
-      if (std::string(save_error.what()) != error.what()) say(save_error.what());
-    }
-    throw;
-  }
-  if (writer_) writer_->finish();
-  say_saves();
+// Mean loss of a target token over the validation windows; every rank calls it, and all get the
+// same.
+double Run::validate(RankTrainer& trainer, int64_t number) {
+  const strategy::Strategy& s = request_.strategy;
+  const int64_t all = num_windows(request_.validation, s.sequence),
+                most = request_.validation_windows;
+  const int64_t windows = most > 0 ? std::min(most, all) : all;
+  // As often as this was done before: every rank counts the same, and the names of operations stay
+  // unique.
+  const int64_t each = (windows - 1) / s.global_batch_sequences + 1,
+                before = (number - 1) / request_.validate_every * each;
+  PIPER_CHECK(before + each < kMigrationNumbers - kValidationNumbers, "too many evaluations");
+  const LossSum sums =
+      evaluate_windows(trainer, request_.validation, s, windows, kValidationNumbers + before);
+  return sums.loss / sums.target_tokens;
 }
 
-// A missing price is no reason not to train.
-void Run::make_prediction() {
-  const std::string missing = cost::unpriced(request_.cluster, request_.strategy.precision);
-  if (missing.empty()) {
-    prediction_ = predict(step_, request_.model, request_.strategy, request_.cluster);
-    deviation_.emplace(step_, prediction_->timeline, prediction_->step_seconds,
-                       request_.deviation_bound);
-  } else {
-    static const graph::Timeline nothing;
-    deviation_.emplace(step_, nothing, 0, 0);
-    say("nothing is predicted: " + missing);
-  }
+checkpoint::TrainState Run::state_after(int64_t number, const balance::Placements& placements,
+                                        const Rebalancer& rebalancer) const {
+  checkpoint::TrainState state;
+  state.step = number;
+  state.seed = shared_.options.seed;
+  state.target_tokens = start_.state().target_tokens +
+                        (number - start_.first_step() + 1) *
+                            request_.strategy.global_batch_sequences * request_.strategy.sequence;
+  records_.count_skipped(state);
+  state.text_fingerprint = request_.corpus.fingerprint();
+  if (const balance::Placements some = displaced(placements); !some.empty())
+    state.extra[kExpertPlacement] = balance::to_json(some);
+  if (request_.rebalance.is_on()) state.extra[kExpertLoads] = rebalancer.window();
+  products_.add_to(state);
+  return state;
 }
 
-RunResult Run::run() {
-  begun_seconds_ = executor::now_seconds();
-  agree();
-  on_all_processes(world_, "request", [this] {
-    check();
-    return std::string();
-  });
-  open_folder();
-  price_experts();
-  if (is_first()) {
-    make_prediction();
-    if (request_.on_start) request_.on_start();
-  }
-  start_seconds_.resize(static_cast<size_t>(world_.size()));
-  nn::install_counting_allocator();
-  train_all_ranks();
-  if (request_.replan.kind == plan::Replan::kAuto) agree_on_change();
-  return finish();
+RunResult Run::finish() {
+  RunResult result{.stopped = stopped_ && !next_strategy_, .replanned = watch_.proposals()};
+  if (!context_.is_first()) return result;
+  result.metrics = records_.metrics();
+  if (context_.is_alone()) recorder_.set_slowdowns(start_.first_step(), speed_.slowdowns());
+  result.prediction = std::move(prediction_);
+  result.measurement = recorder_.measurement();
+  cost::ExpertLoad load =
+      cost::load_of(request_.model, request_.strategy, recorder_.measured_rows());
+  recorder_.measured_routing(load);
+  if (result.prediction)
+    result.prediction_with_load =
+        predict(step_, request_.model, request_.strategy, request_.cluster, load,
+                recorder_.slowdown_of(recorder_.median_step()));
+  result.comparison = compare(step_, request_.model, request_.strategy, request_.cluster,
+                              result.prediction_with_load, result.measurement);
+  result.traffic = compare_traffic(
+      step_, recorder_.median_step(),
+      cost::sent_bytes(step_, request_.model, request_.strategy, shared_.topology, load),
+      recorder_.measured_traffic());
+  carry_over(result);
+  if (result.prediction) result.same_order = recorder_.same_order(result.prediction->timeline);
+  recorder_.write_files(request_.folder, result);
+  export_.write();
+  return result;
 }
 
-}  // namespace parts
-
-namespace {
+// Beside what compare() knows: what the plan said, what an even load would give, and the load there
+// was.
+void Run::carry_over(RunResult& result) const {
+  report::Comparison& comparison = result.comparison;
+  if (result.prediction) comparison.balanced_step_seconds = result.prediction->step_seconds;
+  if (const std::shared_ptr<const Json>& planned = request_.strategy.predicted)
+    if (const auto found = planned->find("step_seconds");
+        found != planned->end() && found->is_number())
+      comparison.planned_step_seconds = found->get<double>();
+  if (!speed_.slowdowns().empty())
+    comparison.machine_slowdown = recorder_.slowdown_of(recorder_.median_step());
+  for (const StepMetrics& metrics : records_.metrics())
+    if (metrics.step == recorder_.median_step() && metrics.load_imbalance > 0)
+      comparison.measured_load_imbalance = metrics.load_imbalance;
+}
 
 // What came before, in one result with what came after.
 void put_before(RunResult& result, RunResult&& earlier) {
@@ -224,7 +492,7 @@ RunResult run_training(const RunRequest& request) {
   for (;;) {
     std::optional<strategy::Strategy> strategy;
     {
-      parts::Run run(next);
+      Run run(next);
       RunResult part = run.run();
       strategy = run.next_strategy();
       put_before(part, std::move(result));

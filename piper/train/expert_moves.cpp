@@ -1,56 +1,53 @@
-// Experts that move while the run goes on: what process 0 prices for all, a decision before a step,
-// and what is said of it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cost/expert_price.h>
 #include <piper/cost/segment_time.h>
 #include <piper/executor/clock.h>
 #include <piper/sim/rebalanced_load.h>
+#include <piper/train/expert_moves.h>
 #include <piper/train/process_agreement.h>
-#include <piper/train/run_parts.h>
 
 #include <algorithm>
+#include <string>
 
-namespace piper::train::parts {
+namespace piper::train {
 
-// The same on all ranks, or they would decide otherwise: process 0's, as text that brings every
-// bit.
-void Run::price_experts() {
-  if (!request_.rebalance.is_on()) return;
-  const std::string text = on_first_process(world_, "prices of experts", [this] {
-    const strategy::Strategy& s = request_.strategy;
-    const bool can_price = cost::unpriced(request_.cluster, s.precision).empty();
+// Process 0's, as text that brings every bit.
+void ExpertMoves::price() {
+  if (!run_.request.rebalance.is_on()) return;
+  const std::string text = on_first_process(run_.world, "prices of experts", [this] {
+    const strategy::Strategy& s = run_.request.strategy;
+    const bool can_price = cost::unpriced(run_.request.cluster, s.precision).empty();
     Json prices = Json::object();
     for (const auto& [layer, price] :
-         can_price || request_.rebalance.kind == balance::RebalanceKind::kPrice
-             ? cost::expert_prices(request_.model, s, request_.cluster)
-             : cost::expert_bytes(request_.model, s.precision))
+         can_price || run_.request.rebalance.kind == balance::RebalanceKind::kPrice
+             ? cost::expert_prices(run_.request.model, s, run_.request.cluster)
+             : cost::expert_bytes(run_.request.model, s.precision))
       prices[std::to_string(layer)] = {price.bytes, price.seconds_per_row,
                                        price.seconds_per_expert};
     return prices.dump();
   });
   const Json prices = parse_json(text, "prices of experts");
   for (const auto& [layer, price] : prices.items())
-    expert_prices_[std::stoi(layer)] = {.bytes = price.at(0).get<int64_t>(),
-                                        .seconds_per_row = price.at(1).get<double>(),
-                                        .seconds_per_expert = price.at(2).get<double>()};
+    prices_[std::stoi(layer)] = {.bytes = price.at(0).get<int64_t>(),
+                                 .seconds_per_row = price.at(1).get<double>(),
+                                 .seconds_per_expert = price.at(2).get<double>()};
 }
 
-Rebalancer Run::make_rebalancer() const {
-  Rebalancer rebalancer(request_.rebalance, expert_prices_,
-                        expert_ranks_per_node(request_.strategy, shared_.topology),
-                        shared_.options.seed);
-  if (!resumed_ || !request_.rebalance.is_on()) return rebalancer;
-  const checkpoint::FoundCheckpoint& found = resumed_->checkpoint();
-  const Json& extra = found.manifest.state.extra;
-  if (const auto loads = extra.find(kExpertLoads); loads != extra.end())
-    rebalancer.read_window(*loads, num_experts_by_layer(request_.model),
-                           (found.path / "manifest.json").string());
+Rebalancer ExpertMoves::make_rebalancer(const RunShared& shared, const StartingPoint& start) const {
+  Rebalancer rebalancer(run_.request.rebalance, prices_,
+                        expert_ranks_per_node(run_.request.strategy, shared.topology),
+                        shared.options.seed);
+  const Json* loads = run_.request.rebalance.is_on() ? start.saved(kExpertLoads) : nullptr;
+  if (loads != nullptr)
+    rebalancer.read_window(*loads, num_experts_by_layer(run_.request.model), start.source());
   return rebalancer;
 }
 
-Run::Migrated Run::rebalance(RankTrainer& trainer, const Rebalancer& rebalancer, int64_t number) {
+Migrated ExpertMoves::before_step(RankTrainer& trainer, const Rebalancer& rebalancer,
+                                  int64_t number, bool predicts) {
   Migrated migrated;
   if (!rebalancer.is_due(number)) return migrated;
   if (trainer.rank() == Rank(0)) say_gain(number);
@@ -64,24 +61,29 @@ Run::Migrated Run::rebalance(RankTrainer& trainer, const Rebalancer& rebalancer,
   for (const balance::LayerDecision& decision : decisions) {
     const int64_t experts = balance::num_migrated(decision.moves);
     migrated.experts += experts;
-    migrated.bytes += experts * expert_prices_.at(decision.layer).bytes *
-                      cost::copies_of_states(request_.strategy);
+    migrated.bytes +=
+        experts * prices_.at(decision.layer).bytes * cost::copies_of_states(run_.request.strategy);
     migrated.saved_seconds += decision.saved_seconds;
     gain_.promised += std::max(0.0, decision.saved_seconds);
     moves[decision.layer] = decision.moves;
   }
-  if (prediction_)
-    migrated.predicted_seconds =
-        sim::migration_seconds(moves, request_.model, request_.strategy, request_.cluster);
+  if (predicts)
+    migrated.predicted_seconds = sim::migration_seconds(
+        moves, run_.request.model, run_.request.strategy, run_.request.cluster);
   say_migration(number, decisions, migrated);
   return migrated;
 }
 
+void ExpertMoves::note_step(double seconds) {
+  gain_.seconds += seconds;
+  ++gain_.steps;
+}
+
 // What the last migration brought, beside what it promised; then a new count begins.
-void Run::say_gain(int64_t number) {
+void ExpertMoves::say_gain(int64_t number) {
   const double mean = gain_.steps > 0 ? gain_.seconds / static_cast<double>(gain_.steps) : 0;
   if (gain_.promised > 0 && gain_.seconds_before > 0)
-    say(fmt::format(
+    run_.say(fmt::format(
         "up to step {} a step took {}, {} before experts moved: {:.3f} of it, {:.3f} as "
         "predicted",
         number - 1, format_seconds(mean), format_seconds(gain_.seconds_before),
@@ -89,8 +91,9 @@ void Run::say_gain(int64_t number) {
   gain_ = {.seconds_before = mean};
 }
 
-void Run::say_migration(int64_t number, const std::vector<balance::LayerDecision>& decisions,
-                        const Migrated& migrated) {
+void ExpertMoves::say_migration(int64_t number,
+                                const std::vector<balance::LayerDecision>& decisions,
+                                const Migrated& migrated) const {
   double before = 1, after = 1;
   std::vector<int32_t> layers;
   for (const balance::LayerDecision& decision : decisions) {
@@ -105,7 +108,7 @@ void Run::say_migration(int64_t number, const std::vector<balance::LayerDecision
                         format_seconds(std::max(0.0, migrated.saved_seconds)))
           : "";
   if (migrated.experts == 0) {
-    say(fmt::format(
+    run_.say(fmt::format(
         "before step {}: slots of layer{} {} hold copies of other experts{}; the busiest "
         "rank of those layers had {:.2f} times the mean, {:.2f} now",
         number, layers.size() > 1 ? "s" : "", fmt::join(layers, ", "),
@@ -115,7 +118,7 @@ void Run::say_migration(int64_t number, const std::vector<balance::LayerDecision
         before, after));
     return;
   }
-  say(
+  run_.say(
       fmt::format("before step {}: {} experts of layer{} {} move, {} in {}{}; the busiest rank of "
                   "those layers had {:.2f} times the mean, {:.2f} now",
                   number, migrated.experts, layers.size() > 1 ? "s" : "", fmt::join(layers, ", "),
@@ -123,4 +126,4 @@ void Run::say_migration(int64_t number, const std::vector<balance::LayerDecision
                   format_seconds(migrated.seconds), predicted, before, after));
 }
 
-}  // namespace piper::train::parts
+}  // namespace piper::train

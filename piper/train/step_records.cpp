@@ -1,20 +1,27 @@
-// What a step leaves behind while the run goes on: its metrics, and words where it leaves the
-// prediction.
 #include <fmt/format.h>
 #include <piper/base/error.h>
-#include <piper/train/batches.h>
-#include <piper/train/evaluate.h>
-#include <piper/train/run_parts.h>
+#include <piper/train/step_records.h>
 
 #include <algorithm>
 #include <chrono>
+#include <string>
+#include <utility>
 
-namespace piper::train::parts {
+namespace piper::train {
 
-void Run::record_step(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
+void StepRecords::open(int64_t first_step, const checkpoint::TrainState& state) {
+  skipped_ = state.skipped_steps;
+  skipped_in_a_row_ = state.skipped_in_a_row;
+  writer_.emplace(run_.request.folder / "metrics.jsonl", first_step - 1);
+  events_.emplace(run_.request.folder / "tensorboard", first_step);
+  for (const auto* notes : {&writer_->notes(), &events_->notes()})
+    for (const std::string& note : *notes) run_.say(note);
+}
+
+void StepRecords::add(comm::Transport& transport, int64_t number, const StepOutcome& outcome,
                       double seconds, std::optional<double> validation_loss,
                       const Migrated& migrated, const balance::Placements& placements) {
-  const strategy::Strategy& s = request_.strategy;
+  const strategy::Strategy& s = run_.request.strategy;
   skipped_ += outcome.skipped;
   skipped_in_a_row_ = outcome.skipped ? skipped_in_a_row_ + 1 : 0;
   StepMetrics metrics;
@@ -26,15 +33,15 @@ void Run::record_step(comm::Transport& transport, int64_t number, const StepOutc
   metrics.learning_rate = outcome.learning_rate;
   metrics.step_seconds = seconds;
   metrics.tokens_per_second = static_cast<double>(s.global_batch_sequences * s.sequence) / seconds;
-  metrics.mfu = model_flops_utilization(request_.model, s, request_.cluster, seconds,
+  metrics.mfu = model_flops_utilization(run_.request.model, s, run_.request.cluster, seconds,
                                         1 - outcome.dropped_fraction.value_or(0));
   metrics.peak_bytes = recorder_.largest_peak_bytes(number);
   metrics.load_imbalance = outcome.load_imbalance;
   metrics.dropped_fraction = outcome.dropped_fraction;
   metrics.skipped = outcome.skipped;
-  if (request_.model.mtp_depth > 0) metrics.extra["mtp_loss"] = outcome.mtp_loss;
+  if (run_.request.model.mtp_depth > 0) metrics.extra["mtp_loss"] = outcome.mtp_loss;
   if (validation_loss) metrics.extra["validation_loss"] = *validation_loss;
-  if (request_.rebalance.is_on()) {
+  if (run_.request.rebalance.is_on()) {
     double busiest = 1;
     for (const auto& [layer, rows] : outcome.expert_rows)
       busiest = std::max(busiest, balance::imbalance(placements.at(layer), rows));
@@ -45,15 +52,13 @@ void Run::record_step(comm::Transport& transport, int64_t number, const StepOutc
     if (migrated.predicted_seconds > 0)
       metrics.extra["predicted_migration_seconds"] = migrated.predicted_seconds;
   }
-  metrics_writer_->write(metrics);
+  writer_->write(metrics);
   write_events(metrics);
   metrics_.push_back(metrics);
   recorder_.record(number, seconds, outcome.expert_rows);
-  gain_.seconds += seconds;
-  ++gain_.steps;
-  if (request_.on_step) request_.on_step(metrics);
+  if (run_.request.on_step) run_.request.on_step(metrics);
   if (const auto line = deviation_->note(number, seconds, *recorder_.timeline_of(number)))
-    say(*line);
+    run_.say(*line);
   if (skipped_in_a_row_ >= 3) {
     const std::string what =
         fmt::format("loss or gradient was not finite in 3 steps in a row, up to step {}", number);
@@ -63,7 +68,7 @@ void Run::record_step(comm::Transport& transport, int64_t number, const StepOutc
 }
 
 // For TensorBoard: the metrics, and each mixture layer's load imbalance.
-void Run::write_events(const StepMetrics& m) {
+void StepRecords::write_events(const StepMetrics& m) {
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   std::vector<std::pair<std::string, double>> scalars = {
@@ -85,21 +90,16 @@ void Run::write_events(const StepMetrics& m) {
   events_->write(m.step, now, scalars);
 }
 
-// Mean loss of a target token over the validation windows; every rank calls it, and all get the
-// same.
-double Run::validate(RankTrainer& trainer, int64_t number) {
-  const strategy::Strategy& s = request_.strategy;
-  const int64_t all = num_windows(request_.validation, s.sequence),
-                most = request_.validation_windows;
-  const int64_t windows = most > 0 ? std::min(most, all) : all;
-  // As often as this was done before: every rank counts the same, and the names of operations stay
-  // unique.
-  const int64_t each = (windows - 1) / s.global_batch_sequences + 1,
-                before = (number - 1) / request_.validate_every * each;
-  PIPER_CHECK(before + each < kMigrationNumbers - kValidationNumbers, "too many evaluations");
-  const LossSum sums =
-      evaluate_windows(trainer, request_.validation, s, windows, kValidationNumbers + before);
-  return sums.loss / sums.target_tokens;
+void StepRecords::count_skipped(checkpoint::TrainState& state) const {
+  state.skipped_steps = skipped_;
+  state.skipped_in_a_row = skipped_in_a_row_;
 }
 
-}  // namespace piper::train::parts
+void StepRecords::sync() const {
+  writer_->sync();
+  events_->sync();
+  files::sync_folder(run_.request.folder / "tensorboard");
+  files::sync_folder(run_.request.folder);
+}
+
+}  // namespace piper::train
