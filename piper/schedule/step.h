@@ -1,5 +1,5 @@
-// One whole training step as a graph: what `cost` prices, `sim` plays in virtual time and `executor`
-// in real time.
+// One whole training step as a graph: what `cost` prices, `sim` plays in virtual time and
+// `executor` in real time.
 //
 // A pipeline schedule (gpipe.h, one_f_one_b.h, ...) is a list of compute-only actions per rank
 // (action.h). write_step() lowers it: every action becomes the segments of the stage's layers, with

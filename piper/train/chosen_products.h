@@ -1,5 +1,5 @@
-// Which library and form the ranks of a run compute matrix products with: all as process 0's cluster
-// file says, and a resumed run as it began.
+// Which library and form the ranks of a run compute matrix products with: all as process 0's
+// cluster file says, and a resumed run as it began.
 #pragma once
 
 #include <piper/train/run_context.h>

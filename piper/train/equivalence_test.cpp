@@ -1,5 +1,5 @@
-// The central claim of the runtime: whatever the mesh, the schedule and the recomputation, training
-// is the same as on one rank. fp64, 6 steps of AdamW (20 with PIPER_FULL_COUNTS=1) with clipping
+// The executor's central claim: whatever the mesh, the schedule and the recomputation, training is
+// the same as on one rank. fp64, 6 steps of AdamW (20 with PIPER_FULL_COUNTS=1) with clipping
 // and auxiliary loss; every parameter compared under its own name.
 #include <doctest/doctest.h>
 #include <fmt/format.h>

@@ -125,8 +125,8 @@ class RankTrainer {
 
   // Moves experts until these layers are placed so: between two steps, by all ranks at once, with
   // the same placements; copies change with the next step. It executes schedule::write_migration
-  // where homes move. `number` is apart from those of steps and evaluations. Nothing that is learnt changes. Throws CommError; what then has moved and what
-  // not is unknown, so the run ends.
+  // where homes move. `number` is apart from those of steps and evaluations. Nothing that is learnt
+  // changes. Throws CommError; what then has moved and what not is unknown, so the run ends.
   void migrate(int64_t number, const balance::Placements& next);
   // Of every layer with experts.
   const balance::Placements& placements() const { return placements_; }

@@ -25,7 +25,8 @@ class StepRecords {
   void open(int64_t first_step, const checkpoint::TrainState& state);
   void watch(DeviationWatch deviation) { deviation_.emplace(deviation); }
 
-  // After a step. Throws InvalidInput, and fails the transport, where one step too many was skipped.
+  // After a step. Throws InvalidInput, and fails the transport, where one step too many was
+  // skipped.
   void add(comm::Transport& transport, int64_t number, const StepOutcome& outcome, double seconds,
            std::optional<double> validation_loss, const Migrated& migrated,
            const balance::Placements& placements);
