@@ -51,7 +51,7 @@ def problems_of(path, folder, text):
     planner_cli = folder == "cli" and not FULL_CLI.match(path.name)
     for included in INCLUDE.findall(text):
         if (rank < FIRST_WITH_TORCH or planner_cli) and TORCH.match(included):
-            yield f"{path}: includes {included}; torch stays right of the line (nn, executor, train)"
+            yield f"{path}: includes {included}; torch stays right of the line ({', '.join(ORDER[FIRST_WITH_TORCH:-1])})"
         if not included.startswith("piper/"):
             continue
         other = included.split("/")[1]

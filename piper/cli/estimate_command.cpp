@@ -183,7 +183,7 @@ void print_text(const Flags& flags, const Answer& a) {
   fmt::print("{} on {}: {}\npriced {}\n", a.priced.model.name, a.priced.cluster.name,
              plan::describe(s), run_by(a.trainer, a.prediction.estimate.exact != nullptr));
   for (const std::string& line : strategy::untrainable(a.priced.model, s))
-    fmt::print("not for this Piper's runtime: {}\n", line);
+    fmt::print("not for this Piper's executor: {}\n", line);
   print_prediction(a.prediction);
   fmt::print("{}", to_text(a.fit()));
   print_stages(a.prediction);

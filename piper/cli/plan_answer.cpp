@@ -277,12 +277,10 @@ void print_plan(const PlanQuestion& q, const PlanAnswer& answer) {
     fmt::print("outside of what was measured (the nearest edge holds): {}\n",
                cluster::to_text(outside));
   if (const auto lacking = model::untrainable(*r.model, r.sequence); !lacking.empty())
-    fmt::print("this Piper's runtime does not train the model:\n  {}\n",
-               fmt::join(lacking, "\n  "));
+    fmt::print("this Piper does not train the model:\n  {}\n", fmt::join(lacking, "\n  "));
   else if (const auto lacks = strategy::not_runnable(best.strategy, *r.model); !lacks.empty())
-    fmt::print(
-        "this Piper's runtime does not execute the best: {}; --runnable plans what it does\n",
-        fmt::join(lacks, "; "));
+    fmt::print("this Piper does not execute the best: {}; --runnable plans what it does\n",
+               fmt::join(lacks, "; "));
   if (q.explain) {
     print_families(r, plan);
     print_front(r, plan);

@@ -81,7 +81,7 @@ cost::TrainerProfile trainer_of(const std::string& flag, const strategy::Strateg
 inline constexpr const char* kAsItsFile = " (what the strategy's file says, else piper)";
 Flag add_trainer_flag(Subcommand command, std::string& name, const std::string& otherwise = "");
 
-// Throws InvalidInput with what the runtime lacks, and the nearest strategy that it executes.
+// Throws InvalidInput with what the executor lacks, and the nearest strategy that it executes.
 void require_runnable(const strategy::Strategy& strategy, const model::Model& model,
                       const std::string& command);
 

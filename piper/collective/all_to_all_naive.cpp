@@ -5,13 +5,13 @@ namespace piper::collective {
 
 MemberSteps all_to_all_naive(int64_t member, const Topology& topology, const CountOf& count) {
   const int64_t n = num_members(topology);
-  StepBuilder writer(member, n, count);
+  StepBuilder steps(member, n, count);
   for (int64_t from = 0; from < n; ++from)
-    if (from != member) writer.receive_row(from);
+    if (from != member) steps.receive_row(from);
   for (int64_t to = 0; to < n; ++to)
-    if (to != member) writer.send_row(to);
-  writer.copy_own_row();
-  return writer.take();
+    if (to != member) steps.send_row(to);
+  steps.copy_own_row();
+  return steps.take();
 }
 
 }  // namespace piper::collective

@@ -34,11 +34,11 @@ std::vector<int32_t> node_aware_sources(int64_t member, const Units& nodes) {
 
 MemberSteps all_to_all_node_aware(int64_t member, const Topology& topology, const CountOf& count) {
   const Units nodes(topology, 0);
-  StepBuilder writer(member, num_members(topology), count);
-  for (const int32_t from : node_aware_sources(member, nodes)) writer.receive_row(from);
-  for (const int32_t to : node_aware_targets(member, nodes)) writer.send_row(to);
-  writer.copy_own_row();
-  return writer.take();
+  StepBuilder steps(member, num_members(topology), count);
+  for (const int32_t from : node_aware_sources(member, nodes)) steps.receive_row(from);
+  for (const int32_t to : node_aware_targets(member, nodes)) steps.send_row(to);
+  steps.copy_own_row();
+  return steps.take();
 }
 
 }  // namespace piper::collective

@@ -5,19 +5,19 @@ namespace piper::collective {
 
 MemberSteps all_to_all_pairwise(int64_t member, const Topology& topology, const CountOf& count) {
   const int64_t n = num_members(topology);
-  StepBuilder writer(member, n, count);
-  writer.copy_own_row();
+  StepBuilder steps(member, n, count);
+  steps.copy_own_row();
   After before;  // the round before
   for (int64_t round = 1; round < n; ++round) {
-    writer.set_round(round);
-    const int32_t received = writer.receive_row((member - round + n) % n, before);
-    const int32_t sent = writer.send_row((member + round) % n, before);
+    steps.set_round(round);
+    const int32_t received = steps.receive_row((member - round + n) % n, before);
+    const int32_t sent = steps.send_row((member + round) % n, before);
     if (received < 0 && sent < 0) continue;
     before.clear();
     wait_for(before, received);
     wait_for(before, sent);
   }
-  return writer.take();
+  return steps.take();
 }
 
 }  // namespace piper::collective

@@ -273,8 +273,9 @@ double all_to_all_seconds(const cluster::Cluster& cluster, std::span<const Rank>
     for (size_t peer = 0; peer < n; ++peer) {
       if (peer == self) continue;
       const size_t level = cluster.common_level(members[self].value, members[peer].value);
-      ways.sent.add(level, bytes[self * n + peer]);
-      ways.received.add(level, bytes[peer * n + self]);
+      // A pair without bytes has no message.
+      if (bytes[self * n + peer] > 0) ways.sent.add(level, bytes[self * n + peer]);
+      if (bytes[peer * n + self] > 0) ways.received.add(level, bytes[peer * n + self]);
     }
     uneven.add(ways, members[self].value);
   }

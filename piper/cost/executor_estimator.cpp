@@ -523,7 +523,7 @@ ExecutorEstimator::Stage& ExecutorEstimator::Stage::operator+=(const Stage& next
   return *this;
 }
 
-// As schedule/state_tasks.cpp orders them: two layers' states are on the device, and copies follow each
+// As schedule/state_tasks.h orders them: two layers' states are on the device, copies follow each
 // other.
 double ExecutorEstimator::update_from_host(const Strategy& s, int64_t pp_rank,
                                            double statistics) const {

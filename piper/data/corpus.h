@@ -1,5 +1,5 @@
 // What a run trains on: byte text, or indexed datasets of tokens. Either is one long stream of
-// tokens; they differ in how training draws from it (data.h).
+// tokens; they differ in how training draws from it (train/batches.h).
 //
 // Thread safety: immutable but for a fingerprint that is computed once; any number of threads may
 // read it.

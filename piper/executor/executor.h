@@ -49,7 +49,7 @@ class Executor {
   void run_step(int64_t step_number, std::span<const MicroBatch> micro_batches,
                 const Update& update, graph::Timeline* timeline);
 
-  // Rows that this rank sent to each expert in the last step, by (layer, micro-batch); of tokens in
+  // Rows that this rank sent to each expert in the last step, by (layer, micro-batch); in
   // chunks, those of chunk 1, then of chunk 2, ... (cost::ExpertLoad::routed).
   const std::map<LayerKey, std::vector<int64_t>>& routed_rows() const { return state_.routed_rows; }
   // Of a strategy that deduplicates, the distinct tokens (collective::distinct_tokens) of the same;

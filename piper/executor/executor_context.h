@@ -95,7 +95,7 @@ struct ExecutorContext {
   comm::Allocate counted_scratch() const;
 };
 
-// By layer and micro-batch; of one of a layer's chunks of tokens, with Segment::chunk.
+// By layer and micro-batch; of one of a layer's chunks, with Segment::chunk.
 using LayerKey = std::pair<int32_t, int32_t>;
 using ChunkKey = std::tuple<int32_t, int32_t, int16_t>;
 

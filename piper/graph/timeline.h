@@ -1,4 +1,4 @@
-// When each task ran: the common product of both players, simulated and real.
+// When each task ran: the common product of simulation and executor.
 #pragma once
 
 #include <piper/graph/graph.h>

@@ -219,6 +219,7 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
   std::vector<DispatchOrder> orders =
       by_peers ? split_order_by_peers(sent, std::ssize(chunks), block.peers, block.peer)
                : split_order(std::move(sent), std::ssize(chunks));
+  sent = {};  // before there are rows
   for (size_t c = 0; c < chunks.size(); ++c) {
     if (block.divided.count > 1)
       orders[c] = divide_order(orders[c], block.divided.count, block.divided.index);

@@ -108,7 +108,7 @@ struct GateOutput {
 // Experts and their weights as a capacity compares them, side by side: [T, 2k] of the main type.
 at::Tensor choose_forward(const GateBlock& block, const at::Tensor& x1_TD);
 
-// Fills weights, token, position and counts of the routings, one for each chunk of the tokens
+// Fills weights, token, position and counts of the routings, one for each chunk
 // (Stage::gate_forward). x1: [B * sequence, D], or of that this rank's share. `choices`: of all
 // ranks that share the sequences, by rank, where a capacity is theirs; else undefined.
 GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Tensor& choices,
@@ -123,8 +123,8 @@ GateGradient gate_backward(GateBlock& block, const std::vector<at::Tensor>& g_ro
                            const at::Tensor& x1_TD, const Routings& chunks, Tape& tape);
 
 // visit(c, first, position): of each chunk the positions of its tokens' copies, [T, K], and the
-// first of them; where tokens are gathered, of own ones alone. Where chunks are groups of peers each
-// of them has all tokens.
+// first of them; where tokens are gathered, of own ones alone. Where chunks are groups of peers
+// each of them has all tokens.
 template <class Visit>
 void for_each_chunk(const Routings& chunks, const TensorShare& gathered, Visit visit) {
   int64_t first = 0;

@@ -89,7 +89,7 @@ struct Tape {
   }
 };
 
-// What the gate decided for one micro-batch, or for one chunk of its tokens (Stage::gate_forward).
+// What the gate decided for one micro-batch, or for one of its chunks (Stage::gate_forward).
 //
 // Where ranks divide the rows of the tokens that all of them route (strategy::divides_rows), N is
 // that of all: the rows of the first rank in dispatch order, then those of the second, ...; merge
@@ -142,7 +142,7 @@ struct Routing {
   at::Tensor g_received_weights;  // [R], which experts_backward fills
 };
 
-using Routings = std::vector<const Routing*>;  // by chunk of the tokens
+using Routings = std::vector<const Routing*>;  // by chunk
 
 struct StageOptions {
   at::ScalarType dtype = at::kFloat;

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/nn/tensor_ops.h>
+#include <piper/strategy/token_chunk.h>
 
 #include <cmath>
 #include <span>
@@ -187,9 +188,11 @@ TEST_CASE("groups of peers hold every copy once, and join to the order that they
           for (size_t c = 0; c < groups.size(); ++c) {
             const DispatchOrder& group = groups[c];
             for (int64_t e = 0; e < 6; ++e) {
-              const int64_t distance = (e / (6 / peers) - self + peers) % peers;
-              if (distance * chunks / peers != static_cast<int64_t>(c) && peers == chunks)
-                CHECK(group.counts[static_cast<size_t>(e)] == 0);
+              const strategy::TokenChunk distances =
+                  strategy::token_chunk(peers, chunks, static_cast<int64_t>(c));
+              const bool is_in = strategy::is_in_group(peers, distances, self, e / (6 / peers));
+              CHECK(group.counts[static_cast<size_t>(e)] ==
+                    (is_in ? order.counts[static_cast<size_t>(e)] : 0));
               counts[static_cast<size_t>(e)] += group.counts[static_cast<size_t>(e)];
             }
             for (int64_t row = 0; row < group.token.size(0); ++row)

@@ -81,7 +81,8 @@ class Options {
     const int64_t most =
         traits(schedule).groups_peers ? s_.mesh.ep : std::numeric_limits<int64_t>::max();
     for (int64_t chunks = schedule == MoeSchedule::kParmS2 ? 1 : 2;
-         chunks <= std::min(most, strategy::kMaxMoeChunks); chunks *= 2) {
+         chunks <= std::min(most, strategy::kMaxMoeChunks);
+         chunks = chunks < most && chunks > most / 2 ? most : chunks * 2) {
       const std::optional<double> seconds = add(schedule, chunks);
       if (!seconds || (before && *seconds >= *before)) return;
       before = seconds;

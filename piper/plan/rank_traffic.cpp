@@ -73,10 +73,10 @@ class Writer {
     if (chunk == last) divided += of(cost::dense_parameters(model_, -2, ends));
     Strategy whole = s_;  // what tp divides is `divided`
     whole.mesh.tp = 1;
-    const cost::RankParameters shard = cost::rank_parameters(model_, whole, chunk);
-    const double dense = of(shard.dense) - divided * (1 - 1 / of(s_.mesh.tp));
+    const cost::RankParameters held = cost::rank_parameters(model_, whole, chunk);
+    const double dense = of(held.dense) - divided * (1 - 1 / of(s_.mesh.tp));
     stage[Axis::kData] += reduced(dense, s_.mesh.num_replicas());
-    stage[Axis::kExpertData] += reduced(of(shard.experts), s_.mesh.edp());
+    stage[Axis::kExpertData] += reduced(of(held.experts), s_.mesh.edp());
   }
 
   // Gradients, and with ZeRO the weights, over a ring.

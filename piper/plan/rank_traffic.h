@@ -19,7 +19,7 @@
 //   ends           pairs   the table that first and last stage both hold: tied, or for multi-token
 //                          prediction
 //
-// Held to the exact bytes of cost/sent_bytes.h by a test, where the runtime executes the strategy.
+// Held to the exact bytes of cost/sent_bytes.h by a test, where the executor executes the strategy.
 // What it leaves out: counts, choices of experts, statistics, rows that cross once for several
 // experts, uneven loads, and what Parm's schedules send otherwise.
 #pragma once

@@ -21,7 +21,7 @@ double sent(const std::vector<RankGroup>& groups, Axis axis) {
   return bytes;
 }
 
-// What the runtime sends, by the axis that it belongs to.
+// What the executor sends, by the axis that it belongs to.
 std::map<Axis, double> exact(const model::Model& model, const strategy::Strategy& s) {
   const schedule::StepGraph step = schedule::write_step(model, s);
   std::map<Axis, double> bytes;
@@ -68,7 +68,7 @@ double bytes_of(const model::Model& model, const strategy::Strategy& s, Axis axi
 
 }  // namespace
 
-TEST_CASE("bytes of every axis are those that the runtime sends") {
+TEST_CASE("bytes of every axis are those that the executor sends") {
   for (const auto& [tied, mtp_depth] : {std::pair{false, 0}, {true, 0}, {false, 1}, {true, 2}})
     for (const auto& [pp, ep, dp] :
          {std::array<int64_t, 3>{1, 2, 4}, {2, 2, 4}, {4, 1, 2}, {2, 4, 4}, {3, 1, 1}}) {

@@ -304,7 +304,7 @@ class Search {
         num_with_moe_schedule_ == 0)
       throw InvalidInput(fmt::format(
           "--moe-schedule {} --moe-chunks {}: no mesh of {} devices allows it; allowed on every "
-          "mesh: plain, and chunked where experts are divided (--ep from 2)",
+          "mesh: plain, and chunked or fastermoe where experts are divided (--ep from 2)",
           r_.fixed.moe_schedule ? strategy::name(*r_.fixed.moe_schedule) : "(open)",
           r_.fixed.moe_chunks ? std::to_string(*r_.fixed.moe_chunks) : "(open)", r_.num_devices));
     Plan plan = std::move(kept_).plan();
@@ -391,7 +391,14 @@ class Search {
     std::vector<std::optional<Visited>> found(round_.size());
     // Chunks are of rows.
     std::vector<Strategy> of_rows = round_;
-    if (!exchange_.is_fixed()) exchange_.choose(of_rows, imbalances, num_threads_, true);
+    if (!exchange_.is_fixed()) {
+      exchange_.choose(of_rows, imbalances, num_threads_, true);
+      // Groups of peers are sent to straight. Where nobody asks for them they are tried beside
+      // exchanges that do so.
+      if (r_.fixed.moe_schedule && traits(*r_.fixed.moe_schedule).groups_peers)
+        for (Strategy& s : of_rows)
+          if (traits(s.all_to_all).forwards) s = exchange_.with_plain_exchange(s);
+    }
     share_items(num_threads_, std::ssize(round_), [&](int64_t thread, int64_t item) {
       const auto i = static_cast<size_t>(item);
       found[i] = with_schedule(estimator(thread), round_[i], of_rows[i], imbalances[i]);

@@ -1,6 +1,6 @@
 // The search over every axis that practitioners turn: PP x VPP x EP x ETP x TP x SP x CP x DP,
 // schedule, micro-batch, ZeRO, recomputation, offload, placement, exchange. An estimator
-// (cost/estimator.h) says what a strategy takes. What this Piper's runtime executes is a part of
+// (cost/estimator.h) says what a strategy takes. What this Piper's executor executes is a part of
 // the space (FixedAxes::runnable), and so is the Piper paper's own (FixedAxes::paper_form):
 //
 //   eq. 7   PP x DP = devices, EP | DP    the paper: DP = EP, no replicas of experts

@@ -26,7 +26,7 @@ struct PlanRow {
   int64_t micro_batch_sequences = 0, num_micro_batches = 0;
   std::optional<double> mfu, step_seconds, peak_bytes;
   Parts seconds, bytes;                   // of a step; of the fullest stage
-  std::vector<std::string> not_runnable;  // what this Piper's runtime lacks
+  std::vector<std::string> not_runnable;  // what this Piper's executor lacks
   std::vector<std::string> untrainable;   // of the model, whatever the strategy
   // Of a run: the strategy that was trained, and what was measured of it.
   bool chosen = false;

@@ -121,7 +121,7 @@ struct Segment {
 };
 
 // What a slot holds. Token ids and targets are host data that every rank of the two end stages
-// already has: they are no slots, the player knows the task's micro-batch.
+// already has: they are no slots, the executor knows the task's micro-batch.
 enum class SlotKind : uint8_t {
   kHidden,          // x or x1: [T, d]
   kTape,            // what a segment keeps for its backward, besides the slots it reads and writes
@@ -224,7 +224,7 @@ struct SlotMeaning {
 //
 // With recompute kFull, the layers' forward tasks write no tape and their outputs are freed by
 // their last forward reader; only x stays. Phase::kRecompute tasks (same segments, no merge; the
-// counts are not exchanged again: the player keeps them from the forward, as host data) write fresh
+// counts are not exchanged again: the executor keeps them from the forward, as host data) write fresh
 // slots right before the layer's backward; a dense_mlp then frees the x that it writes. With a part
 // of it (kAttention, kExperts), the part's segments write no tape in the forward and once more,
 // alone, before their backward; they then free what else they write. The head is no layer: it keeps
@@ -411,7 +411,7 @@ struct SlotMeaning {
 // divides of the homes (from 2 on gradients, in 3 weights) both read the slot; gradients that
 // nothing was added to are written.
 //
-// Chunks (strategy::has_chunks): a rank's tokens are cut into N nearly equal ranges, and
+// Chunks (strategy::has_chunks): a rank's tokens, or the peers its rows go to, are cut into N;
 // everything between gate and merge is there once for each of them, with rows and a routing of its
 // own (Segment::chunk 1 to N). Tasks of all tokens read and write the chunks' slots in this order:
 //   gate         F    x1                                           rows, routing of chunk 1, ...,

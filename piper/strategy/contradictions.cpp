@@ -181,12 +181,15 @@ void check_moe_chunks(const Strategy& s, std::vector<std::string>& lines) {
           "'moe_chunks' is {} with 'moe_schedule' {}; allowed: at most as many groups as "
           "'mesh.ep' has ranks, {}",
           s.moe_chunks, schedule, s.mesh.ep));
-    if (traits(s.all_to_all).forwards)
+    if (traits(s.all_to_all).forwards) {
+      std::vector<std::string> straight;
+      for (const AllToAllTraits& row : kAllToAllTraits)
+        if (!row.forwards) straight.emplace_back(row.name);
       lines.push_back(fmt::format(
           "'all_to_all' is {} with 'moe_schedule' {}, which sends rows straight to each "
-          "group of peers; allowed: {}, {}, or 'moe_schedule' {}",
-          name(s.all_to_all), schedule, name(AllToAll::kFlat), name(AllToAll::kNodeAware),
-          name(MoeSchedule::kChunked)));
+          "group of peers; allowed: {}, or 'moe_schedule' {}",
+          name(s.all_to_all), schedule, fmt::join(straight, ", "), name(MoeSchedule::kChunked)));
+    }
     return;
   }
   const int64_t tokens = s.micro_batch_sequences * s.sequence / ranks_per_routed_token_set(s);
@@ -286,13 +289,13 @@ void check_moe_schedule(const Strategy& s, std::vector<std::string>& lines) {
   check_moe_chunks(s, lines);
   check_held_tokens(s, lines);
   check_gathered_tokens(s, lines);
-  if (deduplicates(s) && (has_chunks(s.moe_schedule) || traits(s.moe_schedule).divides_rows))
-    lines.push_back(
-        fmt::format("'moe_schedule' is {} with 'all_to_all' {}; allowed: any other "
-                    "'all_to_all', or 'moe_schedule' {}",
-                    name(s.moe_schedule), name(s.all_to_all),
-                    name(s.moe_schedule == MoeSchedule::kChunked ? MoeSchedule::kPlain
-                                                                 : MoeSchedule::kParmS1)));
+  if (deduplicates(s) && grouped_peers(s) == 0 &&
+      (has_chunks(s.moe_schedule) || traits(s.moe_schedule).divides_rows))
+    lines.push_back(fmt::format(
+        "'moe_schedule' is {} with 'all_to_all' {}; allowed: any other "
+        "'all_to_all', or 'moe_schedule' {}",
+        name(s.moe_schedule), name(s.all_to_all),
+        name(traits(s.moe_schedule).divides_rows ? MoeSchedule::kParmS1 : MoeSchedule::kPlain)));
 }
 
 void check_layers(const Strategy& s, const model::Model& model, std::vector<std::string>& lines) {

@@ -113,7 +113,8 @@ TEST_CASE(
   s.all_to_all = AllToAll::kHalo;
   CHECK(contradictions(s, model) ==
         Lines{"'all_to_all' is halo with 'moe_schedule' fastermoe, which sends rows straight to "
-              "each group of peers; allowed: flat, node-aware, or 'moe_schedule' chunked"});
+              "each group of peers; allowed: flat, node-aware, naive, pairwise, windowed, or "
+              "'moe_schedule' chunked"});
   s.all_to_all = AllToAll::kNodeAware;
   s.mesh.ep = 1;
   CHECK(

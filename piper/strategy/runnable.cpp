@@ -84,7 +84,10 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   const int64_t world = s.mesh.world() / (tp * cp);  // but for those
   r.predicted = nullptr;
   r.sequence_parallel = shares && s.sequence_parallel;
-  if (!shares && needs_replicated_tokens(s.moe_schedule)) r.moe_schedule = MoeSchedule::kPlain;
+  if (!shares && needs_replicated_tokens(s.moe_schedule)) {
+    r.moe_schedule = MoeSchedule::kPlain;
+    r.moe_chunks = 1;
+  }
   if (!runs(r.precision)) r.precision = Precision::kBf16;
   // dp may be at most what the batch feeds; what is left over deepens the pipeline.
   int64_t pp = s.mesh.pp;

@@ -23,7 +23,7 @@ Strategy wide(const model::Model& model) {
 
 }  // namespace
 
-TEST_CASE("what a model's layers do not allow is named beside what the runtime lacks") {
+TEST_CASE("what a model's layers do not allow is named beside what the executor lacks") {
   const model::Model model = model::load_model("olmoe-1b-7b");
   Strategy s{.mesh = {.ep = 4, .dp = 2, .tp = 2},
              .layers_per_stage = even_split(model.num_layers(), 1),
@@ -55,12 +55,30 @@ TEST_CASE("what a model's layers do not allow is named beside what the runtime l
   REQUIRE(contradictions(s, model).empty());
   CHECK(contradictions(nearest_runnable(s, model), model).empty());
   CHECK(untrainable(model, nearest_runnable(s, model)).empty());
+  // Groups of peers, of an expert group that becomes smaller; chunks of rows that ranks of tp divide.
+  s.all_to_all = AllToAll::kFlat;
+  s.mesh = {.ep = 64, .dp = 64};
+  s.global_batch_sequences = 32;
+  s.num_micro_batches = 1;
+  s.moe_schedule = MoeSchedule::kFasterMoe;
+  s.moe_chunks = 32;
+  s.precision = Precision::kFp8;  // so that there is something to change
+  CHECK(contradictions(nearest_runnable(s, model), model).empty());
+  CHECK(nearest_runnable(s, model).moe_chunks <= nearest_runnable(s, model).mesh.ep);
+  s.mesh = {.ep = 2, .dp = 2, .tp = 2};
+  s.moe_schedule = MoeSchedule::kMontaO2;
+  s.moe_chunks = 4;
+  s.global_batch_sequences = 8;
+  s.num_micro_batches = 4;
+  s.precision = Precision::kBf16;
+  REQUIRE(contradictions(s, model).empty());
+  CHECK(contradictions(nearest_runnable(s, model), model).empty());
   const model::Model sinks = model::load_model("gpt-oss-20b");
   CHECK(not_runnable(near, sinks).empty());
   CHECK_FALSE(untrainable(sinks, near).empty());
 }
 
-TEST_CASE("what the runtime lacks is named, each thing once") {
+TEST_CASE("what the executor lacks is named, each thing once") {
   const model::Model model = model::load_model("mixtral-8x7b");
   const Strategy strategy = wide(model);
   CHECK(contradictions(strategy, model).empty());

@@ -365,7 +365,7 @@ struct Strategy {
   ReductionStart reduction_start = ReductionStart::kReady;
   ContextExchange context_exchange = ContextExchange::kRing;  // of keys and values, over cp
   MoeSchedule moe_schedule = MoeSchedule::kPlain;
-  // Where it has_chunks(): of a micro-batch's tokens on a rank, or groups of an expert group's ranks
+  // Where it has_chunks(): of a micro-batch's tokens on a rank, or groups of the ranks of ep
   int64_t moe_chunks = 1;
   // Slots of every mixture layer that hold copies of experts, over the ranks of an expert group:
   // each has as many (balance/expert_placement.h)

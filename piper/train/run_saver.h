@@ -38,7 +38,7 @@ class RunSaver {
   void check();
   // Waits for the save under way; throws likewise.
   void finish();
-  // Says what has been saved since the last call. Process 0.
+  // All processes; process 0 says what has been saved since the last call.
   void say_saves();
 
  private:

@@ -44,20 +44,6 @@ TEST_CASE(
   CHECK_THROWS_AS(sweep_chunks(kFsmoe, kParmS2), InternalError);
 }
 
-TEST_CASE("a count of its own never costs a pass anything, and saves nothing where both are one") {
-  for (const ChunkRange range : {kParm, kParmWhole, kMonta})
-    for (const MoeSchedule schedule : {kChunked, kMontaO2, kParmS2}) {
-      const ChunkSweep& s = swept(range, schedule);
-      CHECK(s.saved.mean >= 0);
-      CHECK(s.saved.mean <= s.saved.worst);
-      CHECK(s.saved.ninetieth <= s.saved.worst);
-      CHECK(s.num_apart <= s.num_layers);
-      // What is saved is at most in the layers whose counts differ.
-      CHECK(s.saved.mean * static_cast<double>(s.num_layers) <=
-            s.saved.worst * static_cast<double>(s.num_apart) * (1 + 1e-9));
-    }
-}
-
 TEST_CASE("of whole experts Parm's S2 and MoNTA's O2 are the same tasks") {
   const ChunkSweep &s2 = swept(kParmWhole, kParmS2), &o2 = swept(kParmWhole, kMontaO2);
   CHECK(s2.num_apart == o2.num_apart);

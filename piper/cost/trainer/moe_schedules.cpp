@@ -70,7 +70,8 @@ class MoePricer {
   // In 1, 2, ... chunks.
   std::vector<MoeSchedulePrice> in_chunks(MoeSchedule schedule) const {
     std::vector<MoeSchedulePrice> prices{executed(schedule, 1)};
-    for (int64_t n = 2; may_be_cut_in(n); ++n) prices.push_back(executed(schedule, n));
+    const int64_t most = traits(schedule).groups_peers ? s_.ep : strategy::kMaxMoeChunks;
+    for (int64_t n = 2; n <= most && may_be_cut_in(n); ++n) prices.push_back(executed(schedule, n));
     return prices;
   }
 
@@ -312,7 +313,8 @@ class MoePricer {
                                       .is_one_link = is_one_link});
       if (groups.empty()) continue;
       // Every further group adds its copies to all tokens.
-      pass->copy = rates_.pass_seconds(2 * real(num_chunks - 1) * token_bytes_);
+      pass->copy = rates_.pass_seconds(2 * real(num_chunks - 1) * token_bytes_) +
+                   real(num_chunks - 2) * rates_.launch_seconds();
       pass->total += pass->copy;
     }
     return price;

@@ -73,9 +73,9 @@ std::vector<MoeSchedulePrice> price_moe_schedules(const model::FeedForward& laye
                                                   const MoeSetting& setting,
                                                   const cluster::Cluster& cluster);
 
-// `chunked`, `parm-s2` or `monta-o2` as this Piper executes them: the experts of a chunk, too, run
-// beside the travels of others (mixture_order.h). In 1, 2, ... chunks, at most
-// strategy::kMaxMoeChunks and at most the tokens. Requires what price_moe_schedules() does.
+// `chunked`, `fastermoe`, `parm-s2` or `monta-o2` as this Piper executes them: the experts of a
+// chunk, too, run beside the travels of others (mixture_order.h). In 1, 2, ... chunks, at most
+// strategy::kMaxMoeChunks, the tokens, and the peers. Requires what price_moe_schedules() does.
 std::vector<MoeSchedulePrice> price_chunks(const model::FeedForward& layer,
                                            const MoeSetting& setting,
                                            const cluster::Cluster& cluster,

@@ -194,8 +194,8 @@ TEST_CASE("chunks are the layers that the planner prices, in every count and ord
   for (const char* machine : {"a800", "rtx4090x8"})
     for (const auto& [tp, etp] :
          {std::pair<int64_t, int64_t>{1, 1}, {1, 2}, {2, 1}, {2, 2}, {4, 2}})
-      for (const strategy::MoeSchedule schedule : {kChunked, kMontaO2, kParmS2}) {
-        if (tp == 1 && schedule != kChunked) continue;
+      for (const strategy::MoeSchedule schedule : {kChunked, kFasterMoe, kMontaO2, kParmS2}) {
+        if (tp == 1 && traits(schedule).divides_rows) continue;
         const int64_t ep = 8 / std::max(tp, etp);
         CAPTURE(machine);
         CAPTURE(tp);
@@ -223,9 +223,11 @@ TEST_CASE("chunks are the layers that the planner prices, in every count and ord
                           .etp = etp,
                           .grouped_efficiency = trainer.grouped_efficiency},
                          cluster, schedule);
-        CHECK(alone.size() == strategy::kMaxMoeChunks);
+        const bool groups_peers = traits(schedule).groups_peers;
+        CHECK(std::ssize(alone) == (groups_peers ? ep : strategy::kMaxMoeChunks));
         const LayerPrice whole = layer(1);
         for (const int64_t n : {2, 3, 8, 32}) {
+          if (n > std::ssize(alone)) continue;
           const LayerPrice cut = layer(n);
           const MoeSchedulePrice& p = alone[static_cast<size_t>(n - 1)];
           CHECK(p.num_chunks == n);

@@ -170,8 +170,8 @@ TEST_CASE("more bandwidth is never slower") {
   });
 }
 
-// What is ready sooner may meet a transfer that it used to miss (Graham 1969): copies to the host and
-// back on one link, and under DualPipeV the gathers of ZeRO 3 and another micro-batch's exchanges.
+// What is ready sooner may meet a transfer that it used to miss (Graham 1969): copies to the host
+// and back on one link, and under DualPipeV the gathers of ZeRO 3 and another micro-batch's exchanges.
 bool may_meet(const Strategy& s) {
   return strategy::offloads_activations(s.offload) || (strategy::pairs(s.schedule) && s.zero == 3);
 }

@@ -13,9 +13,9 @@
 // (divided_rows.h), each combine is followed by its gather over these, and the next combine begins
 // with that gather: O2 and Parm's S2 with SAA.
 //
-// FasterMoE's smart schedule (He et al. 2022, section 4.2) is the same tasks with other rows: chunk c
-// holds those of all tokens that go to the c-th group of peers (strategy::grouped_peers), so that a
-// rank's own experts start on what came from its nearest peers while the rest is under way.
+// FasterMoE's smart schedule (He et al. 2022, section 4.2) is the same tasks with other rows: chunk
+// c holds those of all tokens that go to the c-th group of peers (strategy::grouped_peers), so that
+// a rank's own experts start on what came from its nearest peers while the rest is under way.
 //
 // The gate chooses for all tokens at once, so capacity, auxiliary loss and counts are those of the
 // plain layer. Sums over an expert's rows are taken chunk by chunk.
