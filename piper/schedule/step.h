@@ -224,8 +224,8 @@ struct SlotMeaning {
 //
 // With recompute kFull, the layers' forward tasks write no tape and their outputs are freed by
 // their last forward reader; only x stays. Phase::kRecompute tasks (same segments, no merge; the
-// counts are not exchanged again: the executor keeps them from the forward, as host data) write fresh
-// slots right before the layer's backward; a dense_mlp then frees the x that it writes. With a part
+// executor keeps the counts from the forward, as host data, and exchanges none) write fresh slots
+// right before the layer's backward; a dense_mlp then frees the x that it writes. With a part
 // of it (kAttention, kExperts), the part's segments write no tape in the forward and once more,
 // alone, before their backward; they then free what else they write. The head is no layer: it keeps
 // its tape and is never recomputed. Nor is a join, whose output its module's layer keeps.

@@ -1,4 +1,5 @@
-// A safetensors file, and a header alone (or no mutation of it would pass the length field): accepted tensors tile the data.
+// A safetensors file, and a header alone (or no mutation of it would pass the length field):
+// accepted tensors tile the data.
 #include <piper/checkpoint/safetensors_header.h>
 
 #include <cstring>
