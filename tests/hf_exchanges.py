@@ -49,7 +49,7 @@ CONFIGS = {
 # On two ranks of a pipeline with four ranks of an expert group each.
 CHUNKED = Qwen2MoeConfig(**{**SHAPE, "num_hidden_layers": 4}, num_key_value_heads=2, num_experts=8, num_experts_per_tok=3, norm_topk_prob=False,
                          shared_expert_intermediate_size=40, router_aux_loss_coef=0.0)
-SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev"]
+SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev", "1f1b-pairs", "interleaved-pairs"]
 PIPELINE = ["--pp", 2, "--ep", 4, "--dp", 4, "--num-micro-batches", 4]
 
 
@@ -108,7 +108,7 @@ def variants(name):
     """Of one model: what is trained, and its flags."""
     if name == "chunked":
         for schedule in SCHEDULES:
-            yield schedule, [*PIPELINE, "--schedule", schedule, *(["--vpp", 2] if schedule == "interleaved" else [])]
+            yield schedule, [*PIPELINE, "--schedule", schedule, *(["--vpp", 2] if schedule.startswith("interleaved") else [])]
         for schedule in ("zb-h1", "zb-v"):
             yield f"{schedule}-tp-2", ["--pp", 2, "--ep", 4, "--dp", 2, "--tp", 2, "--sequence-parallel", "--num-micro-batches", 4, "--micro-batch", 2,
                                        "--schedule", schedule, "--zero", 1]

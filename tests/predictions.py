@@ -26,6 +26,7 @@ PAIRWISE = [  # pp ep dp schedule recompute micro-batch [tp [etp [sequence paral
     (2, 2, 2, "interleaved", "none", 1), (4, 1, 1, "zb-h1", "none", 1), (2, 2, 2, "zb-v", "full", 1),
     (2, 1, 2, "dualpipev", "none", 1), (1, 2, 2, "1f1b", "none", 1, 2), (2, 2, 1, "zb-h1", "full", 2, 2),
     (1, 2, 2, "1f1b", "experts", 2, 2, 2, False), (1, 2, 1, "1f1b", "none", 1, 1, 1, True, 2), (1, 2, 1, "1f1b", "attention", 2, 2, 1, True, 2),
+    (1, 2, 2, "1f1b-pairs", "none", 1),
 ]
 AXES = [  # pp ep dp schedule recompute micro-batch [tp [etp [sequence parallel [cp]]]]
     (1, 1, 4, "gpipe", "none", 1), (1, 2, 4, "1f1b", "none", 2), (1, 4, 4, "gpipe", "full", 1),
@@ -33,7 +34,8 @@ AXES = [  # pp ep dp schedule recompute micro-batch [tp [etp [sequence parallel 
     (4, 1, 1, "1f1b", "none", 1), (4, 1, 1, "gpipe", "none", 2),
     (2, 2, 2, "interleaved", "none", 1), (2, 1, 2, "interleaved", "full", 1), (4, 1, 1, "zb-h1", "none", 1),
     (2, 2, 2, "zb-h1", "experts", 1), (2, 2, 2, "zb-v", "none", 1), (2, 1, 2, "zb-v", "full", 1),
-    (2, 1, 2, "dualpipev", "none", 1), (2, 2, 2, "dualpipev", "attention", 1),
+    (2, 1, 2, "dualpipev", "none", 1), (2, 2, 2, "dualpipev", "attention", 1), (1, 4, 4, "1f1b-pairs", "full", 1),
+    (2, 2, 2, "1f1b-pairs", "none", 1), (2, 2, 2, "interleaved-pairs", "experts", 1), (1, 2, 2, "1f1b-pairs", "none", 1, 2, 2),
     (1, 1, 1, "1f1b", "none", 2, 4), (1, 2, 2, "1f1b", "none", 1, 2), (1, 4, 2, "1f1b", "attention", 2, 2),
     (2, 2, 1, "1f1b", "full", 2, 2), (2, 1, 1, "gpipe", "experts", 1, 2),
     (2, 2, 1, "zb-h1", "experts", 2, 2), (2, 2, 1, "interleaved", "none", 1, 2), (2, 2, 2, "zb-v", "none", 1, 2),
@@ -58,9 +60,10 @@ DIVIDED = [  # gradients
     ((2, 2, 2, "1f1b", "full", 1), "bf16"), ((2, 1, 2, "gpipe", "none", 1), "bf16"), ((2, 1, 2, "interleaved", "none", 1), "fp32"),
     ((2, 1, 2, "zb-h1", "none", 1), "fp32"), ((2, 1, 2, "zb-v", "none", 1), "bf16"), ((2, 2, 2, "dualpipev", "none", 1), "fp32"),
     ((2, 1, 2, "dualpipev", "full", 1), "bf16"), ((1, 1, 2, "1f1b", "none", 1, 1, 1, True, 2), "fp32"),
+    ((1, 2, 2, "1f1b-pairs", "none", 1), "fp32"),
 ]
 RANKS = 4  # of the profile
-CHUNKS = {"interleaved": 2, "zb-v": 2, "dualpipev": 2}  # of a rank; else 1
+CHUNKS = {"interleaved": 2, "interleaved-pairs": 2, "zb-v": 2, "dualpipev": 2}  # of a rank; else 1
 
 
 # Further families, small: memory and order only.

@@ -13,7 +13,7 @@ struct Pipeline {
   double p, v, m, f, i, w, c;
   double n() const { return std::min(m, p); }
 
-  double gpipe() const { return (p - 1) * (f + i + w + 2 * c); }
+  double fill_and_drain() const { return (p - 1) * (f + i + w + 2 * c); }
 
   // Stage 0 has p micro-batches on the way: every p-th one waits for a message down the pipeline
   // and back. The last few go round among the last stages.
@@ -88,10 +88,12 @@ double bubble_seconds(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_
                           .c = message};
   switch (schedule) {
     case PipelineSchedule::kGPipe:
-      return pipeline.gpipe();
+    case PipelineSchedule::k1F1BPairs:
+      return pipeline.fill_and_drain();
     case PipelineSchedule::k1F1B:
       return pipeline.one_f_one_b((m - 1) / pp, (m - 1) % pp);
     case PipelineSchedule::kInterleaved:
+    case PipelineSchedule::kInterleavedPairs:
       return pipeline.interleaved(m % pp);
     case PipelineSchedule::kZbH1:
       return pipeline.zb_h1();
@@ -111,8 +113,12 @@ int64_t chunk_forwards_in_flight(PipelineSchedule schedule, int64_t pp, int64_t 
       return m;
     case PipelineSchedule::k1F1B:
       return std::min(m, pp - rank);
+    case PipelineSchedule::k1F1BPairs:
+      return std::min(m, 2 * (pp - rank));
     case PipelineSchedule::kInterleaved:
       return existing_forwards(pp, vpp, m, (pp - rank - 1) * 2 + (vpp - 1) * pp + 1);
+    case PipelineSchedule::kInterleavedPairs:
+      return existing_forwards(pp, vpp, m, (pp - rank - 1) * 2 + (vpp - 1) * pp + 2);
     case PipelineSchedule::kZbH1:
       return std::min(m, pp);
     case PipelineSchedule::kZbV:

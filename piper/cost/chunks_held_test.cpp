@@ -28,8 +28,7 @@ double most_layers(const std::vector<ChunksHeld>& moments, const std::vector<dou
 TEST_CASE("without turns the most chunks held are those of the closed form") {
   for (const PipelineSchedule schedule : strategy::kPipelineSchedules)
     for (const int64_t vpp : {1, 2, 3}) {
-      if (strategy::is_v(schedule) ? vpp != 2
-                                   : (vpp > 1) != (schedule == PipelineSchedule::kInterleaved))
+      if (strategy::is_v(schedule) ? vpp != 2 : (vpp > 1) != strategy::interleaves(schedule))
         continue;
       for (const int64_t pp : {1, 2, 4, 7})
         for (int64_t m = 1; m <= 6 * pp + 1; ++m)

@@ -159,6 +159,8 @@ void ExecutorEstimator::add_layer(const Strategy& s, int64_t stage_index, int32_
   stage.backward_weights += layer.backward_weights;
   stage.divided_compute += again.divided_compute;
   stage.divided_exchange += again.divided_exchange;
+  stage.pair_saves += again.pair_saves;
+  stage.pair_ends = std::max(stage.pair_ends, again.pair_ends);
   stage.exchange_forward += layer.exchange_forward;
   stage.exchange_backward += again.exchange;
   stage.recompute += again.compute;
@@ -513,6 +515,8 @@ ExecutorEstimator::Stage& ExecutorEstimator::Stage::operator+=(const Stage& next
   backward_weights += next.backward_weights;
   divided_compute += next.divided_compute;
   divided_exchange += next.divided_exchange;
+  pair_saves += next.pair_saves;
+  pair_ends = std::max(pair_ends, next.pair_ends);
   exchange_forward += next.exchange_forward;
   exchange_backward += next.exchange_backward;
   recompute_ahead += next.recompute_ahead;
@@ -553,7 +557,8 @@ double ExecutorEstimator::update_from_host(const Strategy& s, int64_t pp_rank,
 
 bool ExecutorEstimator::has_closed_form(const Strategy& s) {
   return s.mesh.vpp == 1 && !strategy::offloads_activations(s.offload) &&
-         !strategy::splits_backward(s.schedule) && s.layers_per_stage.back() > 0 &&
+         !strategy::splits_backward(s.schedule) && !strategy::pairs(s.schedule) &&
+         s.layers_per_stage.back() > 0 &&
          std::ranges::all_of(s.recompute_per_stage,
                              [&](strategy::Recompute r) { return r == s.recompute; });
 }
@@ -566,7 +571,7 @@ std::vector<ChunkSeconds> ExecutorEstimator::pipeline(const Strategy& s,
       slot_bytes(model_, {schedule::SlotKind::kHidden, {schedule::SegmentKind::kEmbedding, -1}},
                  balanced_work(model_, -1, s.micro_batch_sequences, sequence_, 1,
                                element_bytes(precision_), 0, division_of(s))));
-  const auto message = [&](int64_t from, int64_t to) {
+  const auto message = [&](int64_t from, int64_t to, double bytes) {
     return point_to_point_seconds(cluster_, layout.rank(rank_of(s, from), 0).value,
                                   layout.rank(rank_of(s, to), 0).value, bytes);
   };
@@ -582,9 +587,12 @@ std::vector<ChunkSeconds> ExecutorEstimator::pipeline(const Strategy& s,
          .backward_weights = weights,
          .backward = whole,
          .ahead = i + 1 < num_chunks ? c.recompute_ahead : 0,
+         .pair_saves = c.pair_saves - c.pair_ends,
          .copy = c.kept_bytes / host_bytes_per_second(cluster_)});
-    if (i + 1 < num_chunks) seconds.back().send_forward = message(i, i + 1);
-    if (i > 0) seconds.back().send_backward = message(i, i - 1);
+    ChunkSeconds& of = seconds.back();
+    if (i + 1 < num_chunks) of.send_forward = message(i, i + 1, bytes);
+    if (i > 0) of.send_backward = message(i, i - 1, bytes);
+    if (i > 0) of.meets_other = message(i, i - 1, 2 * bytes) - of.send_backward;
   }
   return seconds;
 }
@@ -610,7 +618,7 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
   const std::vector<ChunkSeconds> seconds = pipeline(s, chunks);
   std::vector<double> finish =
       players_.finish(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches, seconds,
-                      strategy::offloads_activations(s.offload));
+                      strategy::offloads_activations(s.offload), strategy::pairs_take_turns(s));
   if (has_closed_form(s)) delay_last_backwards(stages, seconds, finish);
 
   const auto m = static_cast<double>(s.num_micro_batches);

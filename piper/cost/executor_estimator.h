@@ -109,6 +109,7 @@ class ExecutorEstimator : public Estimator {
     double forward = 0, backward = 0, recompute = 0;   // compute of one micro-batch
     double backward_weights = 0;                       // part of `backward`
     double divided_compute = 0, divided_exchange = 0;  // more that a backward in two parts takes
+    double pair_saves = 0, pair_ends = 0;              // see RecomputeCost
     double exchange_forward = 0, exchange_backward = 0;
     double recompute_ahead = 0;             // before the gradient has come, exchanges included
     double reductions = 0;                  // exposed

@@ -1,6 +1,7 @@
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/gradient_reduction_overlap.h>
 #include <piper/cost/layer_cost.h>
+#include <piper/cost/layer_walk.h>
 #include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
 #include <piper/schedule/layer_kind.h>
@@ -20,57 +21,6 @@ using schedule::SegmentKind;
 // Expert groups that may lie differently on the nodes: all of them where ep divides nothing, but no
 // more than this many are looked at.
 constexpr int64_t kMaxGroupsLookedAt = 16;
-
-// One pass of a layer: computing in order, exchanges beside it, each task waiting for the rows that
-// it reads; whoever comes next waits for the rest.
-struct OneLayer {
-  double compute = 0;  // less what runs again
-  double recompute = 0;
-  double waiting = 0;  // for rows
-  double ahead = 0;    // from the beginning until the first task that does not run again
-};
-
-// compute(task): seconds of computing; exchange(task): of communication.
-template <class Compute, class Exchange>
-OneLayer play(const std::vector<schedule::LayerTask>& tasks, Compute compute, Exchange exchange) {
-  struct Arriving {
-    schedule::LayerSlotList rows;
-    double at;
-  };
-  OneLayer of;
-  std::vector<Arriving> arriving;
-  double now = 0, sent = 0;
-  const auto wait_until = [&](double at) {
-    of.waiting += std::max(0.0, at - now);
-    now = std::max(now, at);
-  };
-  bool is_ahead = true;
-  for (const schedule::LayerTask& task : tasks) {
-    // An exchange comes behind those before it anyway; who computes waits for what it reads. Not
-    // counted: an executor may begin exchanges between two computations only.
-    if (task.kind == graph::TaskKind::kCompute || task.kind == graph::TaskKind::kExchangeCounts)
-      std::erase_if(arriving, [&](const Arriving& rows) {
-        if (std::ranges::find_first_of(rows.rows, task.reads) == rows.rows.end()) return false;
-        wait_until(rows.at);
-        return true;
-      });
-    if (!task.is_recomputed && is_ahead) {
-      of.ahead = now;
-      is_ahead = false;
-    }
-    if (task.kind != graph::TaskKind::kCompute) {
-      sent = std::max(sent, now) + exchange(task);
-      if (!task.writes.empty()) arriving.push_back({task.writes, sent});
-      continue;
-    }
-    const double seconds = compute(task);
-    (task.is_recomputed ? of.recompute : of.compute) += seconds;
-    now += seconds;
-  }
-  for (const Arriving& rows : arriving) wait_until(rows.at);
-  if (is_ahead) of.ahead = now;
-  return of;
-}
 
 }  // namespace
 
@@ -132,7 +82,8 @@ const LayerCost& LayerCosts::layer(size_t type, const strategy::Strategy& s) {
                 .moe_schedule = s.moe_schedule,
                 .moe_chunks = s.moe_chunks,
                 .redundant_experts = s.redundant_experts,
-                .context_exchange = s.context_exchange};
+                .context_exchange = s.context_exchange,
+                .pairs = strategy::pairs(s.schedule)};
   const auto found = layers_.find(key);
   if (found != layers_.end()) return found->second;
   return layers_.emplace(key, make_layer(type, s)).first->second;
@@ -316,31 +267,40 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
                                                     cluster_, precision_));
     return found->second;
   };
-  const auto play_pass = [&](const std::vector<schedule::LayerTask>& tasks, Phase phase) {
-    return play(
+  const auto communication = [&](const schedule::LayerTask& task) {
+    const bool is_of_experts = task.segment == SegmentKind::kExpertTensor;
+    switch (task.kind) {
+      case graph::TaskKind::kAllToAll:
+        return exchange.of_chunk(task.chunk);
+      case graph::TaskKind::kExchangeCounts:
+        return is_of_experts
+                   ? exchange_counts_seconds(
+                         cluster_, expert_sharers,
+                         num_chunks *
+                             model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts)
+                   : exchange.counts;
+      default:
+        if (task.segment == SegmentKind::kSequenceCounts) return sequence_counts(task.group);
+        return moved_rows(task, task.writes.size());
+    }
+  };
+  const auto pass = [&](const std::vector<schedule::LayerTask>& tasks, Phase phase) {
+    return walk_layer(
         tasks,
         [&](const schedule::LayerTask& task) {
           return segment(task, task.is_recomputed ? Phase::kForward : phase);
         },
-        [&](const schedule::LayerTask& task) {
-          const bool is_of_experts = task.segment == SegmentKind::kExpertTensor;
-          switch (task.kind) {
-            case graph::TaskKind::kAllToAll:
-              return exchange.of_chunk(task.chunk);
-            case graph::TaskKind::kExchangeCounts:
-              return is_of_experts ? exchange_counts_seconds(
-                                         cluster_, expert_sharers,
-                                         num_chunks * model_.layers[static_cast<size_t>(layer)]
-                                                          .feed_forward.num_experts)
-                                   : exchange.counts;
-            default:
-              if (task.segment == SegmentKind::kSequenceCounts) return sequence_counts(task.group);
-              return moved_rows(task, task.writes.size());
-          }
-        });
+        communication);
   };
-  const OneLayer forward =
-      play_pass(schedule::layer_passes(kind, strategy::Recompute::kNone).forward, Phase::kForward);
+  const auto segment_of = [&](Phase phase) {
+    return [&, phase](const schedule::LayerTask& task) { return segment(task, phase); };
+  };
+  const PairTasks pair_tasks{.forward = segment_of(Phase::kForward),
+                             .backward = segment_of(Phase::kBackwardInput),
+                             .weights = segment_of(Phase::kBackwardWeights),
+                             .communicate = communication};
+  const LayerWalk forward =
+      pass(schedule::layer_passes(kind, strategy::Recompute::kNone).forward, Phase::kForward);
   cost.forward = forward.compute;
   cost.exchange_forward = forward.waiting;
   for (const schedule::LayerTask& task :
@@ -349,17 +309,22 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
       cost.backward_weights += segment(task, Phase::kBackwardWeights);
   for (const strategy::Recompute recompute : strategy::kRecomputes) {
     const schedule::LayerPasses& passes = schedule::layer_passes(kind, recompute);
-    const OneLayer again = play_pass(passes.recompute, Phase::kForward);
-    const OneLayer backward = play_pass(passes.backward, Phase::kBackward);
-    const OneLayer input = play_pass(passes.backward, Phase::kBackwardInput);
+    const LayerWalk again = pass(passes.recompute, Phase::kForward);
+    const LayerWalk backward = pass(passes.backward, Phase::kBackward);
+    const LayerWalk input = pass(passes.backward, Phase::kBackwardInput);
     cost.backward = backward.compute;  // the same for all
-    cost.by_recompute[static_cast<size_t>(recompute)] = {
-        .compute = again.recompute + backward.recompute,
-        .ahead = again.ahead + backward.ahead,
-        .exchange = again.waiting + backward.waiting,
-        .divided_compute = input.compute + cost.backward_weights - backward.compute,
-        .divided_exchange = input.waiting - backward.waiting,
-        .memory = layer_memory(model_, layer, work, passes, cost.exchange_scratch)};
+    RecomputeCost& of = cost.by_recompute[static_cast<size_t>(recompute)];
+    of = {.compute = again.recompute + backward.recompute,
+          .ahead = again.ahead + backward.ahead,
+          .exchange = again.waiting + backward.waiting,
+          .divided_compute = input.compute + cost.backward_weights - backward.compute,
+          .divided_exchange = input.waiting - backward.waiting,
+          .memory = layer_memory(model_, layer, work, passes, cost.exchange_scratch)};
+    if (!exchanged || !strategy::pairs(s.schedule)) continue;
+    const PairSeconds in_pairs = seconds_in_pairs(passes, pair_tasks);
+    of.pair_saves = cost.forward + cost.exchange_forward + cost.backward + of.compute +
+                    of.exchange - in_pairs.layer;
+    of.pair_ends = in_pairs.ends;
   }
   return cost;
 }

@@ -28,6 +28,9 @@ struct RecomputeCost {
   double exchange =
       0;  // waiting: rows that travel again, and both exchanges back, less what hides them
   double divided_compute = 0, divided_exchange = 0;  // that a backward takes more in two parts
+  // Of a forward and this backward of two micro-batches, turn by turn: n layers save n pair_saves -
+  // pair_ends.
+  double pair_saves = 0, pair_ends = 0;
   LayerMemory memory;
 };
 
@@ -145,6 +148,7 @@ class LayerCosts {
     int64_t moe_chunks = 1;
     int64_t redundant_experts = 0;
     strategy::ContextExchange context_exchange = strategy::ContextExchange::kRing;
+    bool pairs = false;  // pair_saves are known
     auto operator<=>(const Key&) const = default;
   };
   std::map<Key, LayerCost> layers_;

@@ -73,6 +73,7 @@ PipelinePlayer::PipelinePlayer(strategy::PipelineSchedule schedule, int64_t pp, 
   for (std::vector<Copy>& copies : copies_)
     lists.emplace_back(schedule, pp, vpp, m, static_cast<int32_t>(lists.size()), copies);
   steps_.reserve(order.size());
+  std::vector<bool> sent_in_pairs(ends_.size());
   for (const auto& [rank, action] : order) {
     const int64_t stage = schedule::virtual_stage(schedule, pp, rank, action.chunk);
     const bool is_forward = action.kind == Action::Kind::kForward;
@@ -87,6 +88,16 @@ PipelinePlayer::PipelinePlayer(strategy::PipelineSchedule schedule, int64_t pp, 
          .kind = action.kind,
          .is_sent = has_need && schedule::rank_of_stage(schedule, pp, from) != rank,
          .is_pair = action.pairs_with_next});
+    const auto sends = [&](const Step& step, int64_t to) {
+      return to >= 0 && to < stages && schedule::rank_of_stage(schedule, pp, to) != step.rank;
+    };
+    steps_.back().meets_other = sent_in_pairs[static_cast<size_t>(steps_.back().needs)];
+    if (steps_.size() > 1 && steps_[steps_.size() - 2].is_pair) {
+      const Step &first = steps_[steps_.size() - 2], &second = steps_.back();
+      const bool both = sends(first, first.stage + 1) && sends(second, second.stage - 1);
+      for (const Step* step : {&first, &second})
+        sent_in_pairs[static_cast<size_t>(step->makes)] = both;
+    }
     if (copies_activations) lists[static_cast<size_t>(rank)].add(action, steps_.back());
     int64_t& here = live[static_cast<size_t>(rank)];
     int64_t& peak = peaks_[static_cast<size_t>(rank)];
@@ -112,14 +123,16 @@ double PipelinePlayer::seconds_of(const Step& step, const ChunkSeconds& chunk) c
 }
 
 // May be later than the rank is free by less than what is `ahead`: that part has then run already.
-double PipelinePlayer::start_of(const Step& step, std::span<const ChunkSeconds> chunks) {
+double PipelinePlayer::start_of(const Step& step, std::span<const ChunkSeconds> chunks,
+                                bool pairs_overlap) {
   const Rank& rank = ranks_[static_cast<size_t>(step.rank)];
   double arrives = ends_[static_cast<size_t>(step.needs)];
   if (step.is_sent) {
     const bool is_forward = step.kind == Action::Kind::kForward;
     const ChunkSeconds& from = chunks[static_cast<size_t>(step.stage + (is_forward ? -1 : 1))];
-    arrives =
-        std::max(arrives, rank.before) + (is_forward ? from.send_forward : from.send_backward);
+    arrives = std::max(arrives, rank.before) +
+              (is_forward ? from.send_forward : from.send_backward) +
+              (pairs_overlap && step.meets_other ? from.meets_other : 0);
   }
   const double ahead =
       schedule::makes_input_gradient(step.kind) ? chunks[static_cast<size_t>(step.stage)].ahead : 0;
@@ -156,19 +169,21 @@ std::span<const RankSeconds> PipelinePlayer::play(std::span<const ChunkSeconds> 
   for (size_t i = 0; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
     const double seconds = seconds_of(step, chunks[static_cast<size_t>(step.stage)]);
-    double start = start_of(step, chunks);
+    double start = start_of(step, chunks, pairs_overlap);
     if (!pairs_overlap || !step.is_pair) {
       end(step, start, start + seconds, seconds);
       post(step, chunks);
       continue;
     }
     const Step& other = steps_[++i];
-    start = std::max(start, start_of(other, chunks));
+    start = std::max(start, start_of(other, chunks, pairs_overlap));
     const ChunkSeconds &a = chunks[static_cast<size_t>(step.stage)],
                        &b = chunks[static_cast<size_t>(other.stage)];
     const double both = seconds + seconds_of(other, b) - std::min(a.pair_saves, b.pair_saves);
+    const double before = ranks_[static_cast<size_t>(step.rank)].free_at;
     end(step, start, start + both, both);
     end(other, start, start + both, 0);
+    ranks_[static_cast<size_t>(step.rank)].before = before;  // the two are one action in this
     post(other, chunks);
   }
   return times_;
@@ -187,10 +202,11 @@ PipelinePlayer& PipelinePlayers::of(strategy::PipelineSchedule schedule, int64_t
 std::vector<double> PipelinePlayers::finish(strategy::PipelineSchedule schedule, int64_t pp,
                                             int64_t vpp, int64_t num_micro_batches,
                                             std::span<const ChunkSeconds> chunks,
-                                            bool copies_activations) {
+                                            bool copies_activations, bool pairs_overlap) {
   const auto played = [&](int64_t m) {
     std::vector<double> finish;
-    for (const RankSeconds& rank : of(schedule, pp, vpp, m, copies_activations).play(chunks))
+    for (const RankSeconds& rank :
+         of(schedule, pp, vpp, m, copies_activations).play(chunks, pairs_overlap))
       finish.push_back(rank.finish);
     return finish;
   };

@@ -39,6 +39,7 @@ struct ChunkSeconds {
       0;  // the beginning of the (input's) backward that needs no gradient: recomputation
   double send_forward = 0;   // to the next virtual stage; unused on the last
   double send_backward = 0;  // to the one before; unused on the first
+  double meets_other = 0;    // more of a message that leaves a rank with the other's of a pair
   double pair_saves = 0;     // of a pair; two chunks save what the lesser does
   double copy = 0;  // of what it keeps, to the host or back, when the link does nothing else
 };
@@ -60,7 +61,7 @@ class PipelinePlayer {
                  int64_t num_micro_batches, bool copies_activations = false);
 
   // `chunks`: by virtual stage, in the order of the model (pp x vpp). `pairs_overlap`: the two
-  // actions of a pair (DualPipeV) start together, once both could, and end together, by their
+  // actions of a pair start together, once both could, and end together, by their
   // `pair_saves` earlier than one after the other; else they are two actions like others. By rank;
   // valid until the next call.
   std::span<const RankSeconds> play(std::span<const ChunkSeconds> chunks,
@@ -79,6 +80,7 @@ class PipelinePlayer {
     schedule::Action::Kind kind;
     bool is_sent;                      // what it needs comes from another rank
     bool is_pair;                      // the first of a pair: the next step is its second
+    bool meets_other = false;          // what it needs was sent with what the other of a pair made
     int32_t awaits = HostLink::kNone;  // the copy of this rank that must have ended
     int32_t copies = 0;                // of this rank that are posted when it has ended
   };
@@ -92,7 +94,7 @@ class PipelinePlayer {
   };
   class CopyList;
   double seconds_of(const Step& step, const ChunkSeconds& chunk) const;
-  double start_of(const Step& step, std::span<const ChunkSeconds> chunks);
+  double start_of(const Step& step, std::span<const ChunkSeconds> chunks, bool pairs_overlap);
   void end(const Step& step, double start, double at, double busy);
   void post(const Step& step, std::span<const ChunkSeconds> chunks);
 
@@ -123,7 +125,7 @@ class PipelinePlayers {
   // rounds.
   std::vector<double> finish(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
                              int64_t num_micro_batches, std::span<const ChunkSeconds> chunks,
-                             bool copies_activations = false);
+                             bool copies_activations = false, bool pairs_overlap = false);
 
  private:
   std::map<std::tuple<strategy::PipelineSchedule, int64_t, int64_t, int64_t, bool>,

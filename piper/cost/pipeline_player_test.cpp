@@ -204,6 +204,20 @@ TEST_CASE("DualPipeV (DeepSeek 2025): bubble (PP/2-1)(F&B+B-3W), PP+1 chunks hel
       }
 }
 
+// A stage fills until its first gradient is back, which then takes both of a pair: nothing idles
+// but fill and drain.
+TEST_CASE("1F1B in pairs: bubble (p-1)(F+B) whether or not pairs run as one") {
+  for (const int64_t p : kRanks)
+    for (const int64_t m : {2 * p, 2 * p + 1, 16 * p})
+      for (const Times& t : kTimes)
+        for (const bool as_one : {false, true}) {
+          CAPTURE(p);
+          CAPTURE(m);
+          CHECK(bubbles(PipelineSchedule::k1F1BPairs, p, 1, m, t, as_one).step ==
+                static_cast<double>(p - 1) * t.whole());
+        }
+}
+
 TEST_CASE("uneven stages, messages and recomputation: GPipe and 1F1B as their lists have them") {
   for (const auto schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B})
     for (const int64_t p : {2, 3, 4, 7})
@@ -263,11 +277,9 @@ TEST_CASE("copies to the host and back: free ones change nothing, long ones are 
       for (const int64_t rounds : {1, 2, 5}) {
         CAPTURE(strategy::name(schedule));
         CAPTURE(p);
-        const int64_t vpp = strategy::is_v(schedule)                     ? 2
-                            : schedule == PipelineSchedule::kInterleaved ? 3
-                                                                         : 1;
+        const int64_t vpp = strategy::is_v(schedule) ? 2 : strategy::interleaves(schedule) ? 3 : 1;
         const int64_t m = p * rounds;
-        const bool pairs = schedule == PipelineSchedule::kDualPipeV;
+        const bool pairs = strategy::pairs(schedule);
         std::vector<ChunkSeconds> chunks = uniform(p * vpp, {1, 1.5, 0.5}, 0.25);
         PipelinePlayer plain(schedule, p, vpp, m), copying(schedule, p, vpp, m, true);
         const auto step = [&](PipelinePlayer& player) {

@@ -472,9 +472,7 @@ class StepPricer {
   }
 
   // Whether a chunk's rows go to some peers alone.
-  bool is_of_peers() const {
-    return strategy::grouped_peers(strategy_) > 0 && strategy::num_moe_chunks(strategy_) > 1;
-  }
+  bool is_of_peers() const { return strategy::grouped_peers(strategy_) > 0; }
 
   int64_t receivers() const { return strategy::fuses_exchange(strategy_) ? strategy_.mesh.etp : 1; }
 

@@ -345,7 +345,7 @@ class Sender {
       const Rank rank = members[static_cast<size_t>(from)];
       return rows_.rows_between(layer, task.micro_batch, layout_.member(rank), to, chunk);
     }
-    if (const int64_t peers = strategy::grouped_peers(strategy_); peers > 0 && num_chunks() > 1) {
+    if (const int64_t peers = strategy::grouped_peers(strategy_); peers > 0) {
       const int64_t self = layout_.coordinates(members[static_cast<size_t>(from)]).ep;
       if (!strategy::is_in_group(peers, strategy::token_chunk(peers, num_chunks(), chunk - 1), self,
                                  to))

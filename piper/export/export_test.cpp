@@ -121,6 +121,33 @@ TEST_CASE("what the price hides is asked for; what Megatron Core cannot hide is 
         std::string::npos);
 }
 
+TEST_CASE("micro-batches in pairs: Megatron-LM's flag, in a pipeline with virtual stages alone") {
+  const model::Model model = model::load_model("qwen3-30b-a3b");
+  Strategy s = example(model, {.pp = 2, .ep = 8, .dp = 8});
+  s.mesh.vpp = 2;
+  s.layers_per_stage = strategy::even_split(model.num_layers(), 4);
+  s.schedule = PipelineSchedule::kInterleavedPairs;
+  const auto asks = [&] {
+    return flags_of(export_strategy(Trainer::kMegatron, model, s).text)
+        .count("--overlap-moe-expert-parallel-comm");
+  };
+  CHECK(asks() == 1);
+  s.recompute = Recompute::kFull;
+  CHECK(asks() == 0);
+  CHECK(says(export_strategy(Trainer::kMegatron, model, s).differs,
+             "behind another micro-batch, which Megatron Core does not under full recomputation"));
+  s = example(model, {.pp = 1, .ep = 8, .dp = 8});
+  s.schedule = PipelineSchedule::k1F1BPairs;
+  CHECK(asks() == 1);
+  s = example(model, {.pp = 2, .ep = 8, .dp = 8});
+  s.schedule = PipelineSchedule::k1F1BPairs;
+  CHECK(says(export_strategy(Trainer::kMegatron, model, s).cannot,
+             "schedule 1f1b-pairs: Megatron Core runs 1f1b, interleaved, interleaved-pairs; the "
+             "nearest: --schedule interleaved-pairs"));
+  CHECK(says(export_strategy(Trainer::kTorchtitan, model, s).cannot,
+             "schedule 1f1b-pairs: torchtitan runs gpipe, 1f1b"));
+}
+
 TEST_CASE("Megatron-LM: DeepSeek-V3's attention, routing and first layers") {
   const model::Model model = model::load_model("deepseek-v3");
   Strategy s = example(model, {.pp = 8, .ep = 16, .dp = 32});
@@ -251,8 +278,8 @@ TEST_CASE("a refusal names the axis, what the trainer runs and the nearest of it
   s.offload = strategy::Offload::kOptimizerAndActivations;
   CHECK(export_strategy(Trainer::kMegatron, model, s).cannot ==
         std::vector<std::string>{
-            "schedule zb-h1: Megatron Core runs 1f1b, interleaved; the nearest: --schedule "
-            "interleaved",
+            "schedule zb-h1: Megatron Core runs 1f1b, interleaved, interleaved-pairs; the nearest: "
+            "--schedule interleaved",
             "zero 2 under a pipeline: Megatron Core runs 0, 1; the nearest: --zero 1",
             "offload optimizer+activations: Megatron Core runs none, optimizer; the nearest: "
             "--offload optimizer"});
@@ -286,7 +313,7 @@ std::vector<AxisValue> axis_values() {
     values.push_back({"schedule ", [schedule](Strategy& s) {
                         s.schedule = schedule;
                         const bool cuts =
-                            strategy::is_v(schedule) || schedule == PipelineSchedule::kInterleaved;
+                            strategy::is_v(schedule) || strategy::interleaves(schedule);
                         s.mesh.vpp = cuts && s.mesh.pp > 1 ? 2 : 1;
                       }});
   for (int64_t zero = 0; zero <= 3; ++zero)

@@ -28,11 +28,13 @@ bool is_in(const std::vector<Enum>& offered, Enum value) {
 
 // With as few bubbles, as far as that goes.
 PipelineSchedule nearest(PipelineSchedule wanted, const std::vector<PipelineSchedule>& offered) {
-  if (strategy::splits_backward(wanted)) {
-    for (const PipelineSchedule schedule : offered)
-      if (strategy::splits_backward(schedule)) return schedule;
-    if (is_in(offered, PipelineSchedule::kInterleaved)) return PipelineSchedule::kInterleaved;
-  }
+  const bool splits = strategy::splits_backward(wanted);
+  for (const PipelineSchedule schedule : offered)
+    if (splits && strategy::splits_backward(schedule)) return schedule;
+  if (strategy::pairs(wanted) && is_in(offered, PipelineSchedule::kInterleavedPairs))
+    return PipelineSchedule::kInterleavedPairs;
+  if ((splits || strategy::interleaves(wanted)) && is_in(offered, PipelineSchedule::kInterleaved))
+    return PipelineSchedule::kInterleaved;
   return is_in(offered, PipelineSchedule::k1F1B) ? PipelineSchedule::k1F1B : offered.front();
 }
 

@@ -17,7 +17,8 @@ Overlaps overlaps_of(const cost::TrainerProfile& priced, const model::Model& mod
           "with sequence parallelism alone",
           100 * priced.hidden_tensor));
   }
-  if (priced.hidden_exchange > 0 && s.mesh.ep > 1 && model.num_moe_layers() > 0) {
+  const bool pairs = strategy::pairs(s.schedule);
+  if ((pairs || priced.hidden_exchange > 0) && s.mesh.ep > 1 && model.num_moe_layers() > 0) {
     const bool is_full = s.recompute == strategy::Recompute::kFull;
     const char* lacks = is_full ? "not under full recomputation"
                         : s.mesh.pp > 1 && s.mesh.vpp == 1
@@ -26,10 +27,11 @@ Overlaps overlaps_of(const cost::TrainerProfile& priced, const model::Model& mod
                         : s.mtp_depth > 1 ? "with one module of multi-token prediction at most"
                                           : nullptr;
     overlaps.exchange = lacks == nullptr;
+    const std::string hidden = pairs ? "hides exchanges with experts behind another micro-batch"
+                                     : fmt::format("hides {:.0f} % of the exchanges with experts",
+                                                   100 * priced.hidden_exchange);
     if (lacks != nullptr)
-      differs.push_back(fmt::format(
-          "the price hides {:.0f} % of the exchanges with experts, which Megatron Core does {}",
-          100 * priced.hidden_exchange, lacks));
+      differs.push_back(fmt::format("the price {}, which Megatron Core does {}", hidden, lacks));
   }
   return overlaps;
 }

@@ -42,6 +42,9 @@ const char* schedule_name(strategy::PipelineSchedule schedule) {
       return "ZBVZeroBubble";
     case strategy::PipelineSchedule::kDualPipeV:
       return "DualPipeV";
+    case strategy::PipelineSchedule::k1F1BPairs:
+    case strategy::PipelineSchedule::kInterleavedPairs:
+      return "-";  // there is none
   }
   return "?";
 }

@@ -165,7 +165,8 @@ std::vector<std::string> axes_in_words(const Strategy& s) {
   add(true, fmt::format("ep {}", m.ep) + (m.etp > 1 ? fmt::format(" x etp {}", m.etp) : ""));
   add(true, fmt::format("dp {}", m.dp));
   add(true, fmt::format("{} x {}", s.num_micro_batches, s.micro_batch_sequences));
-  add(m.pp > 1 || strategy::splits_backward(s.schedule), strategy::name(s.schedule));
+  add(m.pp > 1 || strategy::splits_backward(s.schedule) || strategy::pairs(s.schedule),
+      strategy::name(s.schedule));
   const std::string layers = layer_words(s);
   add(!layers.empty(), "layers " + layers);
   add(true, "recompute " + recompute_words(s));

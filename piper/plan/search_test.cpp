@@ -232,9 +232,9 @@ TEST_CASE(
   CHECK(ranks.starts_with("--tp 8 with --dp 16 leaves no strategy"));
   has(ranks, "--tp 1, or --dp 2");  // with all that is fixed: 4 x 1 x 16, 4 x 8 x 2
   const std::string v = complaint({.pp = 1, .schedule = strategy::PipelineSchedule::kZbV});
-  has(v, "--schedule gpipe or 1f1b or zb-h1, or --pp 2");
+  has(v, "--schedule gpipe or 1f1b or zb-h1 or 1f1b-pairs, or --pp 2");
   has(complaint({.vpp = 4, .schedule = strategy::PipelineSchedule::kZbV}),
-      "--schedule interleaved, or --vpp 2");
+      "--schedule interleaved or interleaved-pairs, or --vpp 2");
   has(complaint({.vpp = 2, .schedule = strategy::PipelineSchedule::kGPipe}), "or --vpp 1");
   has(complaint({.etp = 3}), "--etp 2 or 4");
   has(complaint({.micro_batch_sequences = 7}), "--micro-batch 4 or 8");

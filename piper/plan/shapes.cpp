@@ -131,9 +131,16 @@ bool tries_schedule(const Request& r, const Strategy& s, PipelineSchedule schedu
   if (!wanted(r.fixed.schedule, schedule) || !r.offers().has(schedule, s.mesh.pp) ||
       !is_tried(r, s, [&](Strategy& with) { with.schedule = schedule; }))
     return false;
+  // Pairs that hide no exchange only keep more.
+  Strategy with = s;
+  with.schedule = schedule;
+  if (strategy::pairs_share_layers(schedule) && !strategy::pairs_take_turns(with) &&
+      !r.fixed.schedule)
+    return false;
   // Without a pipeline GPipe only keeps more than 1F1B, and others need one. ZB-H1 hides reductions
   // behind its weights' parts and computes more in two parts, which exact costs alone know.
   return s.mesh.pp > 1 || schedule == PipelineSchedule::k1F1B ||
+         schedule == PipelineSchedule::k1F1BPairs ||
          (schedule == PipelineSchedule::kZbH1 && r.has_exact_costs()) ||
          (r.fixed.schedule &&
           (schedule == PipelineSchedule::kGPipe || schedule == PipelineSchedule::kZbH1));
@@ -152,6 +159,7 @@ bool tries_zero(const Request& r, const Strategy& s, int64_t zero) {
   return wanted(r.fixed.zero, zero) && r.offers().has_zero(zero, s.mesh.pp) &&
          (zero == 0 || s.mesh.num_replicas() > 1 || s.mesh.edp() > 1) &&
          (zero < 2 || s.reduction_start == strategy::ReductionStart::kReady) &&
+         (zero < 3 || !strategy::pairs_share_layers(s.schedule)) &&
          is_tried(r, s, [&](Strategy& with) { with.zero = zero; });
 }
 

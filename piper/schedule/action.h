@@ -22,9 +22,9 @@ struct Action {
   enum class Kind : uint8_t { kForward, kBackward, kBackwardInput, kBackwardWeights } kind;
   int32_t micro_batch;
   int32_t chunk = 0;
-  // The first of a pair: this forward and the backward behind it, of another micro-batch and chunk,
-  // may overlap (one's exchanges with the other's compute). To run them one after the other is
-  // correct as well.
+  // The first of a pair: this forward and the backward behind it, of another micro-batch, may
+  // overlap (one's exchanges with the other's compute). To run them one after the other is correct
+  // as well.
   bool pairs_with_next = false;
   bool operator==(const Action&) const = default;
 };

@@ -20,8 +20,12 @@ std::vector<Action> actions(strategy::PipelineSchedule schedule, int64_t pp, int
       return gpipe_actions(num_micro_batches);
     case strategy::PipelineSchedule::k1F1B:
       return one_f_one_b_actions(pp, rank, num_micro_batches);
+    case strategy::PipelineSchedule::k1F1BPairs:
+      return one_f_one_b_actions(pp, rank, num_micro_batches, true);
     case strategy::PipelineSchedule::kInterleaved:
       return interleaved_actions(pp, rank, num_micro_batches, vpp);
+    case strategy::PipelineSchedule::kInterleavedPairs:
+      return interleaved_actions(pp, rank, num_micro_batches, vpp, true);
     case strategy::PipelineSchedule::kZbH1:
       return zb_h1_actions(pp, rank, num_micro_batches);
     case strategy::PipelineSchedule::kZbV:

@@ -116,6 +116,18 @@ TEST_CASE("DualPipeV: the steady part is pairs, fill and drain are split") {
   CHECK(text(actions(PipelineSchedule::kDualPipeV, 2, 0, 1, 2)) == "F0 f0 i0 w0 B0 ");
 }
 
+TEST_CASE("1F1B and interleaved in pairs: a forward more ahead, of another micro-batch") {
+  CHECK(text(actions(PipelineSchedule::k1F1BPairs, 1, 0, 4)) == "F0 F1+ B0 F2+ B1 F3+ B2 B3 ");
+  CHECK(text(actions(PipelineSchedule::k1F1BPairs, 1, 0, 1)) == "F0 B0 ");
+  CHECK(text(actions(PipelineSchedule::k1F1BPairs, 2, 0, 5)) == "F0 F1 F2 F3+ B0 F4+ B1 B2 B3 B4 ");
+  CHECK(text(actions(PipelineSchedule::k1F1BPairs, 2, 1, 5)) ==
+        "F0 F1+ B0 F2+ B1 F3+ B2 F4+ B3 B4 ");
+  CHECK(text(actions(PipelineSchedule::kInterleavedPairs, 2, 0, 4, 2)) ==
+        "F0 F1 f0 f1 F2 F3+ b0 f2+ b1 f3+ B0 B1 b2 b3 B2 B3 ");
+  CHECK(text(actions(PipelineSchedule::kInterleavedPairs, 2, 1, 4, 2)) ==
+        "F0 F1 f0 f1+ b0 F2+ b1 F3+ B0 f2+ B1 f3+ b2 b3 B2 B3 ");
+}
+
 // Huang et al. 2019, Narayanan et al. 2021, Qi et al. 2024 and DeepSeek's DualPipe, in
 // chunk-forwards (the papers' figures divided by what share of a rank a chunk is): a rank's
 // activations are those of a chunk until its weights' gradient.
@@ -127,6 +139,8 @@ TEST_CASE("activations peak where the papers say") {
         CAPTURE(m);
         CAPTURE(rank);
         CHECK(peak(actions(PipelineSchedule::kZbH1, pp, rank, m)) == pp);
+        CHECK(peak(actions(PipelineSchedule::k1F1BPairs, pp, rank, m)) ==
+              std::min(m, 2 * (pp - rank)));
         CHECK(peak(actions(PipelineSchedule::kZbV, pp, rank, m, 2)) == 2 * pp);
         CHECK(peak(actions(PipelineSchedule::kDualPipeV, pp, rank, m, 2)) == 2 * pp + 1);
         for (const int64_t vpp : {1, 2, 3, 4}) {

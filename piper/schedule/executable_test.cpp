@@ -11,7 +11,7 @@ namespace {
 
 std::vector<int64_t> chunk_counts(PipelineSchedule schedule) {
   if (strategy::is_v(schedule)) return {2};
-  if (schedule == PipelineSchedule::kInterleaved) return {1, 2, 3, 5};
+  if (strategy::interleaves(schedule)) return {1, 2, 3, 5};
   return {1};
 }
 

@@ -16,9 +16,7 @@ TEST_CASE(
   for (const PipelineSchedule schedule : strategy::kPipelineSchedules)
     for (const int64_t p : {1, 2, 4, 8})
       for (const int64_t rounds : {1, 2, 5}) {
-        const int64_t vpp = strategy::is_v(schedule)                     ? 2
-                            : schedule == PipelineSchedule::kInterleaved ? 3
-                                                                         : 1;
+        const int64_t vpp = strategy::is_v(schedule) ? 2 : strategy::interleaves(schedule) ? 3 : 1;
         const int64_t m = p * rounds;
         for (int64_t stage = 0; stage < p; ++stage) {
           CAPTURE(strategy::name(schedule));

@@ -4,7 +4,8 @@
 // layers, for vpp times the messages. Forwards take pp micro-batches through chunk 0, the same pp
 // through chunk 1, ...; backwards the same from the last chunk to the first. A rank runs (pp - rank
 // - 1) 2 + (vpp - 1) pp forwards of chunks before its first pair, and holds one chunk-forward more
-// than that.
+// than that. With `pairs`, one forward more is ahead, and each overlaps with the backward behind it,
+// which is then of another micro-batch (Megatron-LM's --overlap-moe-expert-parallel-comm).
 #pragma once
 
 #include <piper/schedule/action.h>
@@ -18,6 +19,6 @@ namespace piper::schedule {
 // multiple with the rest taken out (drop_micro_batches_from), which leaves their places in the first
 // and last round idle.
 std::vector<Action> interleaved_actions(int64_t pp, int64_t rank, int64_t num_micro_batches,
-                                        int64_t vpp);
+                                        int64_t vpp, bool pairs = false);
 
 }  // namespace piper::schedule

@@ -45,6 +45,8 @@ class RankLowering {
         actions_(actions(placing_.schedule, placing_.pp, pp_rank_, step.strategy.num_micro_batches,
                          placing_.vpp)) {
     if (step.style.evaluates) leave_forwards();
+    if (step.style.evaluates || !step.style.pairs_take_turns)
+      for (Action& action : actions_) action.pairs_with_next = false;
     for (int64_t i = 0; i < placing_.vpp; ++i) chunks_.push_back(make_chunk(i));
     for (const Action& action : actions_) {
       Chunk& of = chunk(action);
@@ -59,8 +61,7 @@ class RankLowering {
   void write() {
     const std::vector<Item> items = insert_transfers(actions_, placing_, pp_rank_);
     for (size_t i = 0; i < items.size(); ++i) {
-      if (items[i].kind == Item::Kind::kCompute && items[i].action.pairs_with_next &&
-          step_.style.pairs_take_turns) {
+      if (items[i].kind == Item::Kind::kCompute && items[i].action.pairs_with_next) {
         i = write_pair(items, i);
         ++place_;
       } else {
@@ -111,7 +112,6 @@ class RankLowering {
 
   void leave_forwards() {
     std::erase_if(actions_, [](const Action& a) { return a.kind != Action::Kind::kForward; });
-    for (Action& action : actions_) action.pairs_with_next = false;
   }
 
   Chunk make_chunk(int64_t number) {

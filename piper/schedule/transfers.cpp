@@ -1,5 +1,7 @@
 #include <piper/schedule/transfers.h>
 
+#include <span>
+
 namespace piper::schedule {
 namespace {
 
@@ -37,18 +39,25 @@ int64_t rank_sent_to(const Action& action, const PipelineLayout& placing, int64_
 
 std::vector<Item> insert_transfers(const std::vector<Action>& actions,
                                    const PipelineLayout& placing, int64_t rank) {
+  std::vector<std::span<const Action>> turns;  // of one action, or of the two of a pair
+  for (size_t j = 0; j < actions.size(); j += turns.back().size())
+    turns.emplace_back(actions.begin() + static_cast<std::ptrdiff_t>(j),
+                       actions[j].pairs_with_next ? 2 : 1);
   std::vector<Item> items;
-  const auto receive = [&](size_t j) {
-    if (j < actions.size() && rank_received_from(actions[j], placing, rank) >= 0)
-      items.push_back({Item::Kind::kReceive, actions[j]});
+  const auto receive = [&](size_t turn) {
+    if (turn >= turns.size()) return;
+    for (const Action& action : turns[turn])
+      if (rank_received_from(action, placing, rank) >= 0)
+        items.push_back({Item::Kind::kReceive, action});
   };
   receive(0);
   receive(1);
-  for (size_t j = 0; j < actions.size(); ++j) {
-    items.push_back({Item::Kind::kCompute, actions[j]});
-    if (rank_sent_to(actions[j], placing, rank) >= 0)
-      items.push_back({Item::Kind::kSend, actions[j]});
-    receive(j + 2);
+  for (size_t turn = 0; turn < turns.size(); ++turn) {
+    for (const Action& action : turns[turn]) {
+      items.push_back({Item::Kind::kCompute, action});
+      if (rank_sent_to(action, placing, rank) >= 0) items.push_back({Item::Kind::kSend, action});
+    }
+    receive(turn + 2);
   }
   return items;
 }

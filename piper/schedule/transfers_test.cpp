@@ -37,6 +37,12 @@ TEST_CASE("a stage in the middle posts each receive one action ahead") {
         "rF0 rF1 F0 sF0 rB0 F1 sF1 rF2 B0 sB0 rB1 F2 sF2 rB2 B1 sB1 B2 sB2 ");
 }
 
+TEST_CASE("what a pair needs is received during the pair before") {
+  CHECK(items(PipelineSchedule::k1F1BPairs, 3, 1, 5) ==
+        "rF0 rF1 F0 sF0 rF2 F1 sF1 rF3 rB0 F2 sF2 rF4 rB1 F3 sF3 B0 sB0 rB2 F4 sF4 B1 sB1 rB3 B2 "
+        "sB2 rB4 B3 sB3 B4 sB4 ");
+}
+
 TEST_CASE("what one stage sends is what its neighbour receives, in the same order") {
   for (const PipelineSchedule schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B})
     for (const int64_t m : {1, 3, 9})

@@ -132,8 +132,7 @@ TEST_CASE("with ZeRO 2 no buffer of gradients has memory twice at a time, under 
                                                   {false, 2, false},
                                                   {true, 1, true},
                                                   {true, 2, true}}) {
-        const bool has_chunks =
-            strategy::is_v(schedule) || schedule == strategy::PipelineSchedule::kInterleaved;
+        const bool has_chunks = strategy::is_v(schedule) || strategy::interleaves(schedule);
         strategy::Strategy s = example::strategy({.pp = 2, .ep = 2, .dp = 4}, 4, 4);
         s.mesh.vpp = has_chunks ? 2 : 1;
         s.layers_per_stage = strategy::even_split(4, s.mesh.num_virtual_stages());

@@ -75,10 +75,8 @@ TEST_CASE(
   for (const PipelineSchedule schedule : strategy::kPipelineSchedules)
     for (const int64_t pp : {int64_t{1}, int64_t{2}, int64_t{4}, int64_t{7}})
       for (const int64_t m : {int64_t{1}, int64_t{3}, 2 * pp, 4 * pp}) {
-        const int64_t vpp = strategy::is_v(schedule)                     ? 2
-                            : schedule == PipelineSchedule::kInterleaved ? 3
-                                                                         : 1;
-        if (schedule == PipelineSchedule::kInterleaved && (pp == 1 || m % pp != 0)) continue;
+        const int64_t vpp = strategy::is_v(schedule) ? 2 : strategy::interleaves(schedule) ? 3 : 1;
+        if (strategy::interleaves(schedule) && (pp == 1 || m % pp != 0)) continue;
         CAPTURE(std::string(strategy::name(schedule)));
         CAPTURE(pp);
         CAPTURE(m);

@@ -48,7 +48,7 @@ class Draw : public cost::example::StrategyDraw {
 
 namespace {
 
-// 5 % is what is wanted of the worst. Under DualPipeV up to 10 % were seen (docs/results.md): what
+// 5 % is what is wanted of the worst. Under pairs up to 10 % were seen (docs/results.md): what
 // pairs of micro-batches and tensor parallelism or ZeRO 3 move at once, no formula follows.
 struct Error {
   double size = 0;
@@ -97,7 +97,7 @@ TEST_CASE("closed form against the played step, 200 random strategies of every a
   }
   CHECK(stated("all", errors) <= 0.01);
   CHECK(stated("activations stay", plain) <= 0.01);
-  CHECK(errors.back().size <= 0.05);
+  for (const Error& e : errors) CHECK(e.size <= e.allowed);
 }
 
 TEST_CASE("closed form against the played step under every schedule of a mixture layer") {
@@ -105,7 +105,7 @@ TEST_CASE("closed form against the played step under every schedule of a mixture
   Draw draw(seed(), true);
   const cost::TrainerProfile trainer = cost::load_trainer("piper");
   std::map<strategy::MoeSchedule, std::vector<Error>> errors;
-  for (int i = 0; i < 120; ++i) {
+  for (int i = 0; i < 360; ++i) {
     const model::Model model =
         model::load_model(draw.one_of<std::string>({"mixtral-8x7b", "deepseek-v3"}));
     const cluster::Cluster cluster =

@@ -105,15 +105,24 @@ void check_schedule(const Strategy& s, std::vector<std::string>& lines) {
   } else if (strategy::interleaves(s.schedule)) {
     if (vpp < 2) wrong("at least 2");
     if (s.mesh.pp < 2)
-      lines.push_back("'mesh.pp' is 1 with schedule interleaved; allowed: at least 2");
+      lines.push_back(
+          fmt::format("'mesh.pp' is 1 with schedule {}; allowed: at least 2", name(s.schedule)));
     if (s.num_micro_batches % s.mesh.pp != 0)
       lines.push_back(
-          fmt::format("'num_micro_batches' is {} with schedule interleaved; allowed: a multiple of "
+          fmt::format("'num_micro_batches' is {} with schedule {}; allowed: a multiple of "
                       "'mesh.pp' {}",
-                      s.num_micro_batches, s.mesh.pp));
+                      s.num_micro_batches, name(s.schedule), s.mesh.pp));
   } else if (vpp != 1) {
     wrong("1; interleaved takes more");
   }
+}
+
+void check_pairs(const Strategy& s, std::vector<std::string>& lines) {
+  if (strategy::pairs_share_layers(s.schedule) && s.zero == 3)
+    lines.push_back(fmt::format(
+        "'zero' is 3 with schedule {}, where two micro-batches compute with the same layers at "
+        "once; allowed: 0 to 2, or schedule {}",
+        name(s.schedule), name(PipelineSchedule::kDualPipeV)));
 }
 
 // Axes within a stage against each other.
@@ -171,7 +180,7 @@ void check_moe_chunks(const Strategy& s, std::vector<std::string>& lines) {
                       "allowed: 1",
                       s.moe_chunks));
   }
-  if (grouped_peers(s) > 0) {
+  if (traits(s.moe_schedule).groups_peers) {
     if (s.mesh.ep == 1 && s.mesh.etp > 1)
       lines.push_back(fmt::format(
           "'moe_schedule' is {} with 'mesh.ep' 1, where rows go to no peer; allowed: {}", schedule,
@@ -289,7 +298,7 @@ void check_moe_schedule(const Strategy& s, std::vector<std::string>& lines) {
   check_moe_chunks(s, lines);
   check_held_tokens(s, lines);
   check_gathered_tokens(s, lines);
-  if (deduplicates(s) && grouped_peers(s) == 0 &&
+  if (deduplicates(s) && !traits(s.moe_schedule).groups_peers &&
       (has_chunks(s.moe_schedule) || traits(s.moe_schedule).divides_rows))
     lines.push_back(fmt::format(
         "'moe_schedule' is {} with 'all_to_all' {}; allowed: any other "
@@ -382,6 +391,7 @@ std::vector<std::string> contradictions(const Strategy& s) {
                     "are there; allowed: ready, or 'zero' 0 or 1",
                     name(s.reduction_start), s.zero));
   check_schedule(s, lines);
+  check_pairs(s, lines);
   if (s.mesh.world() > kMaxWorld)
     lines.push_back(fmt::format(
         "{} is {} ranks; allowed: at most {}",

@@ -123,9 +123,11 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
     r.moe_schedule = MoeSchedule::kPlain;
     r.moe_chunks = 1;
   }
-  if (grouped_peers(r) > 0) {
-    if (r.mesh.ep == 1 || traits(r.all_to_all).forwards) r.moe_schedule = MoeSchedule::kChunked;
-    r.moe_chunks = grouped_peers(r) > 0 ? std::min(r.moe_chunks, r.mesh.ep) : r.moe_chunks;
+  if (traits(r.moe_schedule).groups_peers) {
+    if (r.mesh.ep == 1 || traits(r.all_to_all).forwards)
+      r.moe_schedule = MoeSchedule::kChunked;
+    else
+      r.moe_chunks = std::min(r.moe_chunks, r.mesh.ep);
   }
   r.global_batch_sequences = std::max(s.global_batch_sequences / dp, int64_t{1}) * dp;
   r.micro_batch_sequences = divisor_up_to(r.global_batch_sequences / dp, s.micro_batch_sequences);

@@ -25,7 +25,19 @@ namespace piper::strategy {
 //   kInterleaved  Narayanan et al. 2021: vpp chunks a rank, dealt round robin
 //   kZbH1, kZbV   Qi et al. 2024, zero bubble; V: two chunks a rank, the second on the way back
 //   kDualPipeV    DeepSeek 2025: the V with forward and backward of two micro-batches overlapped
-enum class PipelineSchedule : uint8_t { kGPipe, k1F1B, kInterleaved, kZbH1, kZbV, kDualPipeV };
+//   k1F1BPairs, kInterleavedPairs  1F1B and interleaved with each forward overlapped with the
+//                 backward behind it, a forward more ahead so that these are of two micro-batches
+//                 (Megatron-LM, --overlap-moe-expert-parallel-comm)
+enum class PipelineSchedule : uint8_t {
+  kGPipe,
+  k1F1B,
+  kInterleaved,
+  kZbH1,
+  kZbV,
+  kDualPipeV,
+  k1F1BPairs,
+  kInterleavedPairs
+};
 struct PipelineScheduleTraits {
   PipelineSchedule value;
   const char* name;
@@ -41,7 +53,10 @@ inline constexpr std::array kPipelineScheduleTraits{
                            false},
     PipelineScheduleTraits{PipelineSchedule::kZbH1, "zb-h1", false, false, true, false},
     PipelineScheduleTraits{PipelineSchedule::kZbV, "zb-v", true, false, true, false},
-    PipelineScheduleTraits{PipelineSchedule::kDualPipeV, "dualpipev", true, false, true, true}};
+    PipelineScheduleTraits{PipelineSchedule::kDualPipeV, "dualpipev", true, false, true, true},
+    PipelineScheduleTraits{PipelineSchedule::k1F1BPairs, "1f1b-pairs", false, false, false, true},
+    PipelineScheduleTraits{PipelineSchedule::kInterleavedPairs, "interleaved-pairs", false, true,
+                           false, true}};
 static_assert(are_in_order(kPipelineScheduleTraits));
 constexpr const auto& rows(PipelineSchedule) { return kPipelineScheduleTraits; }
 inline constexpr auto kPipelineSchedules = values_of<PipelineSchedule>();
@@ -49,6 +64,8 @@ constexpr bool is_v(PipelineSchedule s) { return traits(s).is_v; }
 constexpr bool interleaves(PipelineSchedule s) { return traits(s).interleaves; }
 constexpr bool splits_backward(PipelineSchedule s) { return traits(s).splits_backward; }
 constexpr bool pairs(PipelineSchedule s) { return traits(s).pairs; }
+// The two of a pair may compute with the same layers, whose weights ZeRO 3 gathers for one of them.
+constexpr bool pairs_share_layers(PipelineSchedule s) { return pairs(s) && !is_v(s); }
 
 // What a layer does not keep of its forward for its backward, and computes again (Korthikanti et
 // al. 2022, selective and full recomputation). Norms are always computed again: nothing normalised
@@ -425,6 +442,11 @@ constexpr int64_t ranks_per_gated_token_set(const Strategy& s) {
 // etp that brings a part of its result back from each (Parm's EP&ESP-AlltoAll); else to one.
 constexpr bool fuses_exchange(const Strategy& s) {
   return s.mesh.etp > 1 && traits(s.moe_schedule).fuses_exchange;
+}
+
+// Whether the two of a pair take turns: where no rows are exchanged, there is nothing to hide.
+constexpr bool pairs_take_turns(const Strategy& s) {
+  return pairs(s.schedule) && (s.mesh.ep > 1 || fuses_exchange(s));
 }
 
 // Whether ranks that share an expert's matrices receive other rows each, and gather them; else all

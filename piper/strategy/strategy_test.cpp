@@ -91,7 +91,7 @@ TEST_CASE("all problems of a strategy are named at once") {
             "s.json: 'layers_per_stage[1]' is \"x\"; allowed: an integer from 0 to 1000000",
             "s.json: 'sequence' is 3.7; allowed: an integer from 1 to 4294967296",
             "s.json: 'schedule' is '1f1'; allowed: gpipe, 1f1b, interleaved, zb-h1, zb-v, "
-            "dualpipev; did you mean '1f1b'?",
+            "dualpipev, 1f1b-pairs, interleaved-pairs; did you mean '1f1b'?",
             "s.json: 'colour' is not a known key",
         });
 }

@@ -108,6 +108,18 @@ const Placed kPlaced[] = {
      {.pp = 2, .ep = 4, .dp = 4, .vpp = 2},
      {},
      {Recompute::kExperts, Recompute::kFull}},
+    {PipelineSchedule::k1F1BPairs, {.pp = 1, .ep = 2, .dp = 2}, {}, {}},
+    {PipelineSchedule::k1F1BPairs, {.pp = 1, .ep = 1, .dp = 2}, {}, {}},
+    {PipelineSchedule::k1F1BPairs,
+     {.pp = 2, .ep = 2, .dp = 4},
+     {1, 3},
+     {Recompute::kFull, Recompute::kAttention},
+     strategy::AllToAll::kHaloDedup},
+    {PipelineSchedule::k1F1BPairs, {.pp = 4, .ep = 1, .dp = 1}, {2, 1, 1, 0}, {}},
+    {PipelineSchedule::kInterleavedPairs,
+     {.pp = 2, .ep = 2, .dp = 2, .vpp = 2},
+     {1, 2, 1, 0},
+     {Recompute::kExperts, Recompute::kFull}},
 };
 
 strategy::Strategy strategy_of(const model::Model& model, const Placed& placed) {
@@ -171,8 +183,7 @@ TEST_CASE("on one mesh every schedule gives the same bits of every gradient") {
   for (const int64_t tp : {1, 2}) {
     std::map<std::string, at::Tensor> gradients;
     for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
-      const bool is_chunked =
-          strategy::is_v(schedule) || schedule == PipelineSchedule::kInterleaved;
+      const bool is_chunked = strategy::is_v(schedule) || strategy::interleaves(schedule);
       const strategy::Mesh mesh{.pp = 2, .ep = 2, .dp = 2, .vpp = is_chunked ? 2 : 1, .tp = tp};
       const Trained run = run_training(
           model, strategy_for(model, mesh, schedule, Recompute::kNone, strategy::Precision::kFp32),

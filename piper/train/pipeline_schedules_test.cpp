@@ -86,7 +86,7 @@ model::Model model_of(int64_t layers) {
 // Two layers a rank: in two chunks where the schedule has several.
 strategy::Strategy strategy_of(PipelineSchedule schedule, int64_t pp, int64_t num_micro_batches) {
   strategy::Strategy s;
-  const bool chunks = strategy::is_v(schedule) || schedule == PipelineSchedule::kInterleaved;
+  const bool chunks = strategy::is_v(schedule) || strategy::interleaves(schedule);
   s.mesh = {.pp = pp, .vpp = chunks ? 2 : 1};
   s.layers_per_stage = strategy::even_split(2 * pp, s.mesh.num_virtual_stages());
   s.schedule = schedule;

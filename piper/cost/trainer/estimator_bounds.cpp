@@ -61,8 +61,10 @@ double TrainerEstimator::bound_of_split(const Strategy& s, double imbalance) {
 
 double TrainerEstimator::bound_of_schedule(const Strategy& s, double imbalance) {
   double sum = 0;
-  for (const StageSums& stage : stage_sums(s, prices(s, imbalance)))
-    sum += busy_of(s, stage).exposed_seconds();
+  for (const StageSums& stage : stage_sums(s, prices(s, imbalance))) {
+    const Busy b = busy_of(s, stage);
+    sum += b.total() - std::max(0.0, b.hideable);  // not every micro-batch is in a pair
+  }
   return static_cast<double>(s.num_micro_batches) * sum / static_cast<double>(s.mesh.pp);
 }
 
@@ -71,7 +73,7 @@ std::vector<StageLoad> TrainerEstimator::stage_loads(const Strategy& s, double i
   std::vector<StageLoad> loads;
   for (size_t i = 0; i < sums.size(); ++i) {
     Busy b = busy_of(s, sums[i]);
-    if (b.hideable > 0) b.hideable *= facts(s)[i].paired;
+    if (b.hideable != 0) b.hideable *= facts(s)[i].paired;
     loads.push_back(
         {stage_bytes(s, sums[i], static_cast<int64_t>(i)).total(), b.exposed_seconds()});
   }

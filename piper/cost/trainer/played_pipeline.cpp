@@ -23,7 +23,8 @@ const std::vector<TrainerEstimator::StageSums>& TrainerEstimator::chunk_sums(con
 }
 
 void TrainerEstimator::fill_chunks(const Strategy& s, const Prices& prices,
-                                   const std::vector<StageOverlap>& states, double message) {
+                                   const std::vector<StageOverlap>& states) {
+  const CommTime message = this->message(s, prices);
   const std::vector<StageSums>& of_chunks = chunk_sums(s, prices);
   const bool pairs = strategy::pairs(s.schedule);
   const bool splits = strategy::splits_backward(s.schedule) && !pairs;
@@ -44,8 +45,9 @@ void TrainerEstimator::fill_chunks(const Strategy& s, const Prices& prices,
           .backward_input = b.backward - b.weights + more.backward_input,
           .backward_weights = b.weights + more.weights,
           .backward = b.backward + (splits ? more.backward_input + more.weights : more.backward),
-          .send_forward = message,
-          .send_backward = message,
+          .send_forward = message.total(),
+          .send_backward = message.total(),
+          .meets_other = message.transfer,
           .pair_saves = b.hideable + more.pair_saves,
           .copy = rates_.host_copy_seconds(u.kept_bytes)};
     });
@@ -115,7 +117,7 @@ double TrainerEstimator::pace(const Strategy& s, int64_t played, bool copies) {
       ++number;
     });
     if (!strategy::pairs(s.schedule)) saves = 0;
-    slowest = std::max({slowest, work - 2 * saves, copy});
+    slowest = std::max({slowest, work - static_cast<double>(number) * saves, copy});
   }
   return copies && s.schedule == PipelineSchedule::kGPipe ? forward + backward : slowest;
 }
@@ -123,12 +125,11 @@ double TrainerEstimator::pace(const Strategy& s, int64_t played, bool copies) {
 std::span<const RankSeconds> TrainerEstimator::play_pipeline(const Strategy& s, int64_t played,
                                                              bool copies) {
   return players_.of(s.schedule, s.mesh.pp, s.mesh.vpp, played, copies)
-      .play(chunks_, takes_turns_in_pairs(s));
+      .play(chunks_, strategy::pairs_take_turns(s));
 }
 
 // Of more micro-batches than fill the pipeline four times, the others follow at the pace of the
-// slowest rank; where a rank's chunks differ, which keeps ranks waiting in every round, at the pace
-// of two more rounds.
+// slowest rank; where ranks wait in every round, at the pace of two more rounds.
 double TrainerEstimator::pipeline_finish(const Strategy& s, bool copies) {
   const auto latest = [](std::span<const RankSeconds> ranks) {
     return std::ranges::max_element(ranks, {}, &RankSeconds::finish)->finish;
@@ -137,7 +138,7 @@ double TrainerEstimator::pipeline_finish(const Strategy& s, bool copies) {
   const int64_t played = micro_batches_played(p, m);
   const int64_t more = std::min(m - played, 2 * p);
   double further = 0;
-  if (more > 0 && !copies && chunks_differ(s))
+  if (more > 0 && !copies && (chunks_differ(s) || awaits_messages(s)))
     further = (latest(play_pipeline(s, played + more, copies)) -
                latest(play_pipeline(s, played, copies))) /
               static_cast<double>(more) * static_cast<double>(m - played);
@@ -156,13 +157,20 @@ bool TrainerEstimator::chunks_differ(const Strategy& s) {
   return least != most;
 }
 
+// Interleaved in pairs the last chunk's gradient goes from the first rank to the last, where the next
+// pair needs it: a round of as many pairs as there are ranks has as many messages that none hides.
+bool TrainerEstimator::awaits_messages(const Strategy& s) {
+  return strategy::interleaves(s.schedule) && strategy::pairs_take_turns(s);
+}
+
 void TrainerEstimator::add_pipeline(const Strategy& s, const Prices& prices,
                                     const Pipeline& pipeline, double give_up_above_seconds,
                                     double most_bytes, Estimate& e) {
   const std::vector<StageOverlap>& states = pipeline.states;
   const bool copies = copies_activations(s), is_v = strategy::is_v(s.schedule);
   const bool is_played =
-      copies || (s.mesh.pp > 1 && (is_v || !states.front().chunks.empty() || chunks_differ(s)));
+      copies || strategy::pairs(s.schedule) ||
+      (s.mesh.pp > 1 && (is_v || !states.front().chunks.empty() || chunks_differ(s)));
   const bool split = strategy::splits_backward(s.schedule);
   earlier_.assign(states.size(), 0);
   for (size_t i = 0; i < states.size(); ++i)
@@ -174,7 +182,7 @@ void TrainerEstimator::add_pipeline(const Strategy& s, const Prices& prices,
   e.at_least = e.time.total();
   e.is_coarse = is_played && (e.at_least > give_up_above_seconds || e.peak_bytes > most_bytes);
   if (is_played && !e.is_coarse) {
-    fill_chunks(s, prices, states, pipeline.message);
+    fill_chunks(s, prices, states);
     if (copies || !is_v) e.at_least += std::max(0.0, least_finish(s, copies) - pipeline.in_turn);
     e.is_coarse = e.at_least > give_up_above_seconds;
   }
@@ -199,7 +207,7 @@ double TrainerEstimator::played_seconds(const Strategy& s, double imbalance) {
   const Estimate e = estimate(s, imbalance);
   if (s.mesh.pp == 1) return e.seconds;
   const Prices& prices = this->prices(s, imbalance);
-  fill_chunks(s, prices, overlaps(s, prices, stage_sums(s, prices)), message(s, prices).total());
+  fill_chunks(s, prices, overlaps(s, prices, stage_sums(s, prices)));
   const double finish = pipeline_finish(s, copies_activations(s));
   return e.seconds - e.pipeline_seconds + finish;
 }

@@ -30,9 +30,9 @@ strategy::Strategy draw(const model::Model& model, std::mt19937_64& random) {
     s.mesh.dp = 64 / s.mesh.pp / s.mesh.tp;
     s.mesh.ep = one_of<int64_t>({1, 2, 4, 8}, random);
     s.sequence_parallel = s.mesh.tp > 1;
-    s.mesh.vpp = strategy::is_v(s.schedule)                     ? 2
-                 : s.schedule == PipelineSchedule::kInterleaved ? one_of<int64_t>({2, 4}, random)
-                                                                : 1;
+    s.mesh.vpp = strategy::is_v(s.schedule)          ? 2
+                 : strategy::interleaves(s.schedule) ? one_of<int64_t>({2, 4}, random)
+                                                     : 1;
     s.num_micro_batches = s.mesh.pp * one_of<int64_t>({2, 3, 4, 8}, random);
     s.micro_batch_sequences = one_of<int64_t>({1, 2}, random);
     s.global_batch_sequences = s.mesh.dp * s.micro_batch_sequences * s.num_micro_batches;

@@ -84,7 +84,7 @@ class TrainerEstimator::OverlapWalk {
             sum.pair_saves += one.pair_saves;
           });
       add(sum, out);
-      if (s_.mesh.vpp > 1) out.chunks.push_back(sum);
+      if (s_.mesh.vpp > 1 || strategy::pairs(s_.schedule)) out.chunks.push_back(sum);
     });
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <piper/cost/trainer/end_price.h>
+#include <piper/cost/trainer/pair_overlap.h>
 #include <piper/cost/trainer/state_overlap.h>
 #include <piper/cost/trainer/trainer_estimator.h>
 
@@ -15,8 +16,7 @@ namespace piper::cost {
 
 struct TrainerEstimator::Prices {
   std::vector<LayerPrice> types;
-  std::vector<double>
-      pairs_save;  // by type: seconds of a layer's forward and backward turn by turn
+  std::vector<PairSaving> pairs_save;  // by type
   EndPrice ends;
   ShapeNeeds needs;
 };

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/cost/bubble.h>
-#include <piper/cost/trainer/dualpipe_overlap.h>
 #include <piper/cost/trainer/sums.h>
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/count.h>
@@ -158,6 +157,7 @@ void TrainerEstimator::sum_chunk(const Strategy& s, const Prices& prices, Recomp
   int64_t first = 0;
   for (int64_t c = 0; c < chunk; ++c) first += s.layers_per_stage[static_cast<size_t>(c)];
   const int64_t end = first + s.layers_per_stage[static_cast<size_t>(chunk)];
+  double pair_ends = 0;
   for (int64_t layer = first; layer < end;) {
     const size_t type = type_[static_cast<size_t>(layer)];
     int64_t next = layer + 1;
@@ -181,9 +181,11 @@ void TrainerEstimator::sum_chunk(const Strategy& s, const Prices& prices, Recomp
     sums.expert_parameters += p.expert_parameters * count;
     sums.layers += count;
     sums.host_seconds += p.host_seconds * count;
-    sums.hideable += count * prices.pairs_save[type];
+    sums.hideable += count * prices.pairs_save[type].layer;
+    pair_ends = std::max(pair_ends, prices.pairs_save[type].ends);
     layer = next;
   }
+  sums.hideable -= pair_ends;
   const EndPrice& ends = prices.ends;
   if (chunk == 0) {
     sums.forward.compute += ends.embedding_forward;
@@ -208,7 +210,7 @@ void TrainerEstimator::fill_pairs(Prices& prices) const {
 
 const std::vector<std::vector<ChunksHeld>>& TrainerEstimator::held(const Strategy& s) {
   const HeldKey key{{s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches},
-                    takes_turns_in_pairs(s),
+                    strategy::pairs_take_turns(s),
                     keeps_recomputed(s)};
   if (last_held_ != nullptr && last_held_key_ == key) return *last_held_;
   std::vector<std::vector<ChunksHeld>>& known = held_[key];
@@ -227,7 +229,7 @@ double TrainerEstimator::activation_bytes(const Strategy& s, const StageSums& su
       is_offloaded ? sums.kept_bytes * facts(s)[static_cast<size_t>(stage)].held : 0;
   if (!keeps_recomputed(s)) {
     if (is_offloaded) return on_device;
-    if (s.mesh.vpp == 1)
+    if (s.mesh.vpp == 1 && !strategy::pairs_take_turns(s))
       return sums.kept_bytes * static_cast<double>(chunk_forwards_in_flight(
                                    s.schedule, s.mesh.pp, 1, stage, s.num_micro_batches));
   }
@@ -370,7 +372,7 @@ Estimate TrainerEstimator::estimate(const Strategy& s, double imbalance,
     const StageSums& u = sums[i];
     Busy& b = busy[i];
     b = busy_of(s, u);
-    if (b.hideable > 0) b.hideable *= facts(s)[i].paired;
+    if (b.hideable != 0) b.hideable *= facts(s)[i].paired;
     b.add(states[i]);
     if (b.exposed_seconds() > busy[busiest].exposed_seconds()) busiest = i;
   }
@@ -401,7 +403,6 @@ Estimate TrainerEstimator::estimate(const Strategy& s, double imbalance,
   e.time.update = update_seconds(s, most);
   e.time.offload += optimizer_copy_seconds(s, updated_parameters(s, most));
   const Pipeline pipeline{.states = states,
-                          .message = message,
                           .in_turn = m * b.exposed_seconds(),
                           .with_states = with_states,
                           .last_backward = b.backward / static_cast<double>(s.mesh.vpp),

@@ -132,7 +132,6 @@ class TrainerEstimator : public Estimator {
   // traffic of states.
   struct Pipeline {
     const std::vector<StageOverlap>& states;
-    double message = 0;
     double in_turn = 0;        // of the busiest rank: its micro-batches, one after the other
     double with_states = 0;    // of that, because states travel with every micro-batch
     double last_backward = 0;  // of a chunk
@@ -143,15 +142,13 @@ class TrainerEstimator : public Estimator {
   // The three of a strategy's pipeline, one after the other: chunks_; what it takes at least; when
   // each rank has done its last action, in finishes_ (returns the latest).
   void fill_chunks(const strategy::Strategy& s, const Prices& prices,
-                   const std::vector<StageOverlap>& states, double message);
+                   const std::vector<StageOverlap>& states);
   double least_finish(const strategy::Strategy& s, bool copies);
   double pipeline_finish(const strategy::Strategy& s, bool copies);
   std::span<const RankSeconds> play_pipeline(const strategy::Strategy& s, int64_t played,
                                              bool copies);
   // Where no rows are exchanged, the two of a pair take no turns.
-  static bool takes_turns_in_pairs(const strategy::Strategy& s) {
-    return strategy::pairs(s.schedule) && (s.mesh.ep > 1 || strategy::fuses_exchange(s));
-  }
+  static bool awaits_messages(const strategy::Strategy& s);
   // Whether what is computed again stays until a weights' part of its own.
   static bool keeps_recomputed(const strategy::Strategy& s) {
     return strategy::splits_backward(s.schedule) &&
@@ -210,7 +207,7 @@ class TrainerEstimator : public Estimator {
   std::map<ListKey, std::vector<ListFacts>> facts_;
   ListKey last_facts_key_{};
   const std::vector<ListFacts>* last_facts_ = nullptr;
-  using HeldKey = std::tuple<ListKey, bool, bool>;  // takes_turns_in_pairs(), keeps_recomputed()
+  using HeldKey = std::tuple<ListKey, bool, bool>;  // pairs_take_turns(), keeps_recomputed()
   std::map<HeldKey, std::vector<std::vector<ChunksHeld>>> held_;
   HeldKey last_held_key_{};
   const std::vector<std::vector<ChunksHeld>>* last_held_ = nullptr;

@@ -75,9 +75,7 @@ TEST_CASE("an estimate does not depend on what was asked before") {
     for (const auto first : strategy::kPipelineSchedules)
       for (const auto then : strategy::kPipelineSchedules) {
         const auto chunks = [](strategy::PipelineSchedule schedule) -> int64_t {
-          return strategy::is_v(schedule) || schedule == strategy::PipelineSchedule::kInterleaved
-                     ? 2
-                     : 1;
+          return strategy::is_v(schedule) || strategy::interleaves(schedule) ? 2 : 1;
         };
         Strategy s{.precision = strategy::Precision::kBf16, .sequence = kSequence};
         s.mesh = {.pp = 4, .ep = 4, .dp = 8};

@@ -59,10 +59,13 @@ struct Offers {
     return pp > 1 && !zero_in_pipelines.empty() ? zero_in_pipelines : zero;
   }
 
-  // Without a pipeline gpipe and 1f1b are one, and nothing that a trainer would have to offer.
+  // Without a pipeline gpipe and 1f1b are one, and nothing that a trainer would have to offer; and
+  // who pairs micro-batches in a pipeline does without one.
   bool has(strategy::PipelineSchedule schedule, int64_t pp) const {
     using enum strategy::PipelineSchedule;
-    return is_in(schedules, schedule) || (pp == 1 && (schedule == kGPipe || schedule == k1F1B));
+    return is_in(schedules, schedule) ||
+           (pp == 1 && (schedule == kGPipe || schedule == k1F1B ||
+                        (schedule == k1F1BPairs && is_in(schedules, kInterleavedPairs))));
   }
   bool has_zero(int64_t stage, int64_t pp) const { return is_in(zero_of(pp), stage); }
   bool has(strategy::Offload offload) const { return is_in(offloads, offload); }

@@ -23,6 +23,9 @@ TEST_CASE("every built-in trainer reads, and a higher ZeRO stage never leaves mo
 TEST_CASE("what a trainer runs is read word by word, and a wrong word is refused") {
   const Offers megatron = load_trainer("megatron").offers;
   CHECK(megatron.has(strategy::PipelineSchedule::kInterleaved, 2));
+  CHECK(megatron.has(strategy::PipelineSchedule::kInterleavedPairs, 2));
+  CHECK(megatron.has(strategy::PipelineSchedule::k1F1BPairs, 1));
+  CHECK_FALSE(megatron.has(strategy::PipelineSchedule::k1F1BPairs, 2));
   CHECK_FALSE(megatron.has(strategy::PipelineSchedule::kDualPipeV, 2));
   CHECK_FALSE(megatron.has(strategy::PipelineSchedule::kGPipe, 2));
   CHECK(megatron.has(strategy::PipelineSchedule::kGPipe, 1));

@@ -1,6 +1,6 @@
-// A layer's forward and backward of two micro-batches, turn by turn (DualPipeV): while one's rows
-// travel, the other computes the block between two of its own exchanges, and the backward makes the
-// gradients of the weights of its last block.
+// A layer's forward and backward of two micro-batches, turn by turn: while one's rows travel, the
+// other computes the block between two of its own exchanges, and the backward makes the gradients of
+// the weights of its last block.
 //
 //   forward    wait combine  attention  post dispatch |            | wait dispatch  experts  post combine |
 //   backward                                          | wait combine  experts  post dispatch  weights |    | wait dispatch ...
@@ -14,8 +14,12 @@
 
 namespace piper::cost {
 
-// Seconds less than the forward and the backward take one behind the other. `efficiency`: what
+// By how many seconds less than the forward and the backward one behind the other `n` layers take:
+// n layer - ends, for at a chunk's ends nothing is there to compute meanwhile. `efficiency`: what
 // compute is divided by. Pure.
-double saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double efficiency);
+struct PairSaving {
+  double layer = 0, ends = 0;
+};
+PairSaving saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double efficiency);
 
 }  // namespace piper::cost

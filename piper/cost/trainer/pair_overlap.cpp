@@ -1,4 +1,4 @@
-#include <piper/cost/trainer/dualpipe_overlap.h>
+#include <piper/cost/trainer/pair_overlap.h>
 
 #include <algorithm>
 #include <limits>
@@ -104,9 +104,8 @@ class Turns {
 
 }  // namespace
 
-double saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double efficiency) {
-  if (p.mixture_forward.dispatch.moves.total() <= 0) return 0;
-  constexpr int kLayers = 4;  // the last of which counts
+PairSaving saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double efficiency) {
+  if (p.mixture_forward.dispatch.moves.total() <= 0) return {};
   const BlockCompute &a = p.attention, &f = p.feed_forward;
   const MixtureCollectives &there = p.mixture_forward, &back = p.mixture_backward;
   const auto seconds = [&](double compute) { return std::max(0.0, compute / efficiency); };
@@ -146,38 +145,47 @@ double saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double effic
     turns.compute(compute);
     turns.post(which, exposed(m.expert_tensor, 1 - m.gathered_first, needs.expert_tensor));
   };
-  double begin = 0;
-  gather_tokens(Turns::kBackward, back);
-  exchange(Turns::kBackward, back.combine, backward.first);
-  for (int layer = 0; layer < kLayers; ++layer) {
-    begin = turns.now();
-    turns.compute(seconds(a.backward_weights));
-    turns.wait(Turns::kForward);
-    attention(Turns::kForward, p.tensor_forward, p.arrives_forward, p.context_forward, a.forward);
-    gather_tokens(Turns::kForward, there);
-    exchange(Turns::kForward, there.dispatch, forward.first);
-    turns.wait(Turns::kBackward);
-    experts(Turns::kBackward, back, backward.rest);
-    exchange(Turns::kBackward, back.dispatch, backward.second);
-    turns.post(Turns::kBackward, exposed(back.output, 1, needs.tensor));
-    turns.compute(seconds(f.backward_weights));
-    turns.wait(Turns::kForward);
-    experts(Turns::kForward, there, forward.rest);
-    exchange(Turns::kForward, there.combine, forward.second);
-    turns.post(Turns::kForward, exposed(there.output, 1, needs.tensor));
-    turns.wait(Turns::kBackward);
-    attention(Turns::kBackward, p.tensor_backward, p.arrives_backward, p.context_backward,
-              a.backward - a.backward_weights);
+  // Of a chunk of so many layers, from the first task to the last that has arrived.
+  const auto chunk = [&](int num_layers) {
+    turns = {};
     gather_tokens(Turns::kBackward, back);
     exchange(Turns::kBackward, back.combine, backward.first);
-  }
+    for (int layer = 0; layer < num_layers; ++layer) {
+      if (layer > 0) turns.compute(seconds(a.backward_weights));
+      turns.wait(Turns::kForward);
+      attention(Turns::kForward, p.tensor_forward, p.arrives_forward, p.context_forward, a.forward);
+      gather_tokens(Turns::kForward, there);
+      exchange(Turns::kForward, there.dispatch, forward.first);
+      turns.wait(Turns::kBackward);
+      experts(Turns::kBackward, back, backward.rest);
+      exchange(Turns::kBackward, back.dispatch, backward.second);
+      turns.post(Turns::kBackward, exposed(back.output, 1, needs.tensor));
+      turns.compute(seconds(f.backward_weights));
+      turns.wait(Turns::kForward);
+      experts(Turns::kForward, there, forward.rest);
+      exchange(Turns::kForward, there.combine, forward.second);
+      turns.post(Turns::kForward, exposed(there.output, 1, needs.tensor));
+      turns.wait(Turns::kBackward);
+      attention(Turns::kBackward, p.tensor_backward, p.arrives_backward, p.context_backward,
+                a.backward - a.backward_weights);
+      if (layer + 1 == num_layers) break;
+      gather_tokens(Turns::kBackward, back);
+      exchange(Turns::kBackward, back.combine, backward.first);
+    }
+    turns.compute(seconds(a.backward_weights));
+    turns.wait(Turns::kBackward);
+    turns.wait(Turns::kForward);
+    return turns.now();
+  };
   const double alone = seconds(a.forward + a.backward + f.forward + f.backward) +
                        p.tensor_forward.exposed() + p.tensor_backward.exposed() +
                        p.context_forward.exposed() + p.context_backward.exposed() +
                        there.tokens.exposed() + there.exposed() + there.expert_tensor.exposed() +
                        there.output.exposed() + back.tokens.exposed() + back.exposed() +
                        back.expert_tensor.exposed() + back.output.exposed();
-  return alone - (turns.now() - begin);
+  constexpr int kLayers = 4;  // after them the next takes as long as the last
+  const double few = chunk(kLayers), layer = chunk(kLayers + 1) - few;
+  return {.layer = alone - layer, .ends = few - kLayers * layer};
 }
 
 }  // namespace piper::cost
