@@ -6,7 +6,7 @@ trainer that has an exporter takes the plan that was made for it.
     tests/one_answer.py --all          400 questions of models x clusters x sizes x trainers, drawn with a fixed seed; goes on where it was
                                        interrupted (build/one_answer/done.txt)
 
-Compared to the last digit: step_seconds, closed_form_seconds, mfu. Memory of `sim` is what its play finds: within 5 % of the closed form.
+Compared to the last digit: step_seconds, closed_form_seconds, mfu. Memory of `sim` is what its simulation finds: within 5 % of the closed form.
 Of activations that go to the host the closed form counts what may be on the device at any speed of the copies: there it is a bound.
 """
 import json

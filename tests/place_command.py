@@ -50,7 +50,7 @@ def check_map(folder, topology):
     again = json.loads(piper(*STRATEGY, "--nodes", nodes, "--topology", topology, "--json"))
     assert again["ranks"] == ranks
     text = piper(*STRATEGY, "--nodes", nodes, "--topology", topology)
-    for piece in ("root / r1 / s2", "stage 0: group", "across switch_groups", "as given", "played"):
+    for piece in ("root / r1 / s2", "stage 0: group", "across switch_groups", "as given", "simulated"):
         assert piece in text, piece
 
 

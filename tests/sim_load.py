@@ -33,14 +33,14 @@ def check_loads():
     assert "sampled" not in plain
     for load in ("zipf:0.9", "hot-expert:3", "hot-rank:2", "drift:0.8"):
         drawn = ["--load", load, "--samples", 6, "--seed", 4]
-        played, closed = ask("sim", *SMALL, *drawn)["sampled"], ask("estimate", *SMALL, *drawn)["under_load"]
-        assert played == ask("sim", *SMALL, *drawn)["sampled"], "not the same twice"
-        assert played["num_samples"] == closed["num_samples"] == 6
-        mean, p95, worst = (played["step_seconds"][figure] * (1 + i * 1e-12) for i, figure in enumerate(("mean", "p95", "worst")))
+        simulated, closed = ask("sim", *SMALL, *drawn)["sampled"], ask("estimate", *SMALL, *drawn)["under_load"]
+        assert simulated == ask("sim", *SMALL, *drawn)["sampled"], "not the same twice"
+        assert simulated["num_samples"] == closed["num_samples"] == 6
+        mean, p95, worst = (simulated["step_seconds"][figure] * (1 + i * 1e-12) for i, figure in enumerate(("mean", "p95", "worst")))
         assert plain["step_seconds"] < mean <= p95 <= worst, (load, plain["step_seconds"], mean, p95, worst)  # but for rounding
         for figure in ("mean", "p95", "worst"):
             for of, tolerance in (("step_seconds", 0.03), ("peak_bytes", 0.03)):
-                error = closed[of][figure] / played[of][figure] - 1
+                error = closed[of][figure] / simulated[of][figure] - 1
                 assert abs(error) < tolerance, (load, of, figure, error)
     assert "balanced closed form" in piper("sim", *SMALL, *drawn) and "balanced" not in piper("sim", *SMALL)
     uniform = ask("sim", *SMALL, "--load", "uniform", "--samples", 2)["sampled"]["step_seconds"]
@@ -97,14 +97,14 @@ def check_traces(folder):
         return
     trace = measured[0]
     model = ["--model", "gpt-oss-20b", "--cluster", "dgx-h100", "--pp", 2, "--ep", 8, "--dp", 8, "--load", f"trace:{trace}", "--samples", 8]
-    played, closed = ask("sim", *model)["sampled"], ask("estimate", *model)["under_load"]
+    simulated, closed = ask("sim", *model)["sampled"], ask("estimate", *model)["under_load"]
     for figure in ("mean", "p95", "worst"):
-        assert abs(closed["step_seconds"][figure] / played["step_seconds"][figure] - 1) < 0.03
+        assert abs(closed["step_seconds"][figure] / simulated["step_seconds"][figure] - 1) < 0.03
     for file in (*trace.parent.glob("*per_rank*.csv.gz"), *trace.parent.glob("*expert_counts.json")):
         estimated = ask("estimate", *model[:-4], "--load", f"trace:{file}", "--samples", 4)["under_load"]
         assert estimated["step_seconds"]["worst"] > ask("estimate", *model[:-4])["predicted"]["step_seconds"], file
         print("sim_load:", file.name, estimated.get("load_note", ""))
-    print("sim_load: measured trace:", {k: round(v, 4) for k, v in played["step_seconds"].items()},
+    print("sim_load: measured trace:", {k: round(v, 4) for k, v in simulated["step_seconds"].items()},
           "balanced:", round(ask("sim", *model[:-4])["step_seconds"], 4))
 
 
@@ -146,14 +146,14 @@ def check_scatter(folder):
     asked = ["--model", "piper-100m", "--cluster", folder / "scatters.json"]
     best = ask("plan", *asked, "--devices", 16)["strategies"][0]
     (folder / "best.json").write_text(json.dumps(best))
-    played = ask("sim", *asked, "--strategy", folder / "best.json")
+    simulated = ask("sim", *asked, "--strategy", folder / "best.json")
     calm = ask("sim", *asked, "--strategy", folder / "best.json", "--jitter", 0)
-    assert played["task_scatter"] == 0.2 and "task_scatter" not in calm
-    assert played["step_seconds"] > calm["step_seconds"] and played["peak_bytes"] == calm["peak_bytes"]
-    assert abs(played["step_seconds"] / best["predicted"]["step_seconds"] - 1) < 1e-9, (played["step_seconds"], best["predicted"])
-    assert abs(played["mfu"] / best["predicted"]["mfu"] - 1) < 1e-9
+    assert simulated["task_scatter"] == 0.2 and "task_scatter" not in calm
+    assert simulated["step_seconds"] > calm["step_seconds"] and simulated["peak_bytes"] == calm["peak_bytes"]
+    assert abs(simulated["step_seconds"] / best["predicted"]["step_seconds"] - 1) < 1e-9, (simulated["step_seconds"], best["predicted"])
+    assert abs(simulated["mfu"] / best["predicted"]["mfu"] - 1) < 1e-9
     assert "scatter by 0.20" in piper("sim", *asked, "--strategy", folder / "best.json")
-    # The page of a plan plays what was priced: the tasks that this Piper executes, which no trainer's step has.
+    # The page of a plan simulates what was priced: the tasks that this Piper executes, which no trainer's step has.
     assert best["predicted"]["trainer"] == "piper"
     piper("report", folder / "best.json", "--profile", folder / "scatters.json", "--out", folder / "best.html")
     page = (folder / "best.html").read_text()

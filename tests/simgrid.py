@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The player of collectives (piper/sim/play_flows.h) against SimGrid's SMPI, which shares links by max-min fairness where
+"""The simulator of collectives (piper/sim/simulate_flows.h) against SimGrid's SMPI, which shares links by max-min fairness where
 Piper queues messages: the same step lists over the same ports, within 10 %.
 
-Needs smpicc and smpirun (Debian: libsimgrid-dev, 20 MB); skipped without them. `--all` plays every case and prints the
+Needs smpicc and smpirun (Debian: libsimgrid-dev, 20 MB); skipped without them. `--all` simulates every case and prints the
 table of docs/collectives.md; without it, a few small ones.
 
 SimGrid's defaults are a calibration of Ethernet: its factors and its TCP window are off. So is its lazy update (`network/optim`): in 3.32
@@ -41,7 +41,7 @@ def seconds_of(text):
     return float(next(line for line in text.splitlines() if line.startswith("seconds ")).split()[1])
 
 
-def played(shape, algorithm, size, startup, folder):
+def simulated(shape, algorithm, size, startup, folder):
     for old in folder.iterdir():
         old.unlink()
     run = subprocess.run([PROBE, shape, algorithm, str(size), str(folder), startup], capture_output=True, text=True)
@@ -67,9 +67,9 @@ def main():
         program, folder = pathlib.Path(name) / "replay", pathlib.Path(name) / "case"
         folder.mkdir()
         subprocess.run(["smpicc", "-O1", SOURCE, "-o", program], check=True)
-        print(f"{'network':16s} {'algorithm':13s} {'bytes':>8s} {'start-up':>8s} {'played':>12s} {'SimGrid':>12s} {'off':>7s}")
+        print(f"{'network':16s} {'algorithm':13s} {'bytes':>8s} {'start-up':>8s} {'simulated':>12s} {'SimGrid':>12s} {'off':>7s}")
         for shape, algorithm, size, startup in ALL if "--all" in sys.argv else FEW:
-            ours = played(shape, algorithm, size, startup, folder)
+            ours = simulated(shape, algorithm, size, startup, folder)
             theirs = replayed(program, folder, startup)
             off = ours / theirs - 1
             worst = max(worst, abs(off))

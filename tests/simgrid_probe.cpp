@@ -1,6 +1,6 @@
 // Writes one case of a collective for SimGrid's SMPI (platform, hosts, step lists) and prints what
-// play_flows() says of it: `simgrid_probe SHAPE ALGORITHM BYTES FOLDER STARTUP`, or `simgrid_probe`
-// alone for the shapes. tests/simgrid.py runs it.
+// simulate_flows() says of it: `simgrid_probe SHAPE ALGORITHM BYTES FOLDER STARTUP`, or
+// `simgrid_probe` alone for the shapes. tests/simgrid.py runs it.
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/collective/algorithms.h>

@@ -10,8 +10,8 @@
 
 namespace piper::cli {
 
-// Seconds of the exchange played in virtual time on `cluster`; nothing where it cannot be played.
-// Of the cluster's numbers it takes frame_bytes (what a frame carries; else 9,000),
+// Seconds of the exchange simulated in virtual time on `cluster`; nothing where it cannot be
+// simulated. Of the cluster's numbers it takes frame_bytes (what a frame carries; else 9,000),
 // frame_head_bytes, and what a frame costs beside its bytes: inner_frame_seconds of a member's
 // port, nic_frame_seconds of a NIC and of what is narrow above (else nothing).
 std::optional<double> predicted_seconds(const comm::Exchange& exchange,

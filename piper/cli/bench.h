@@ -23,7 +23,7 @@ inline constexpr const char* kSimSummary =
     "tasks a second of the simulator, on every rank of a large world";
 Run add_bench_sim(Subcommand command);
 inline constexpr const char* kFlowsSummary =
-    "messages and steps a second of the player of collectives, on one core";
+    "messages and steps a second of the simulator of collectives, on one core";
 Run add_bench_flows(Subcommand command);
 inline constexpr const char* kCollectivesSummary =
     "all-to-alls side by side in virtual time on a described cluster";

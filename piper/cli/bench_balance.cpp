@@ -1,9 +1,9 @@
 // piper bench balance: the searches of balance/ side by side, on loads that drift, stay or are
 // traces of a real run.
 //
-// Every search is played as a run would use it: a window of steps is summed, the search places the
-// experts of every layer for it, and that placement then meets the *next* window. Placements are
-// carried on, so a search pays for moving back and forth.
+// Every search is simulated as a run would use it: a window of steps is summed, the search places
+// the experts of every layer for it, and that placement then meets the *next* window. Placements
+// are carried on, so a search pays for moving back and forth.
 #include <fmt/format.h>
 #include <piper/balance/exhaustive.h>
 #include <piper/balance/hill_climb.h>
@@ -54,14 +54,14 @@ struct Case {
 };
 
 // The counts of every step and layer.
-struct Played {
+struct Simulated {
   Case question;
   std::vector<balance::LayerLoads> windows;
   double overlap = 0;  // of a window with the next, mean
   double least = 0;    // balance::least_imbalance, mean over windows and layers
 };
 
-Played play(const Case& c, const Flags& flags) {
+Simulated simulate(const Case& c, const Flags& flags) {
   model::Layer layer;
   layer.feed_forward = {.ffn = flags.ffn, .num_experts = c.experts, .top_k = 1};
   model::Model model;
@@ -69,7 +69,7 @@ Played play(const Case& c, const Flags& flags) {
   model.hidden = flags.hidden;
   model.layers.assign(static_cast<size_t>(flags.layers), layer);
   const cost::LoadDistribution load = cost::parse_load(c.load);
-  Played played{.question = c};
+  Simulated simulated{.question = c};
   balance::LoadWindow window(flags.window);
   for (int64_t step = 0; step < flags.steps; ++step) {
     const cost::ExpertLoad sample =
@@ -83,18 +83,18 @@ Played play(const Case& c, const Flags& flags) {
         counts[static_cast<int32_t>(l)].push_back(std::llround(part * kRowsAStep));
       }
     window.add(counts);
-    if ((step + 1) % flags.window == 0) played.windows.push_back(window.sums());
+    if ((step + 1) % flags.window == 0) simulated.windows.push_back(window.sums());
   }
   double num = 0;
-  for (size_t w = 0; w + 1 < played.windows.size(); ++w)
-    for (const auto& [l, loads] : played.windows[w]) {
-      played.overlap += balance::overlap(loads, played.windows[w + 1].at(l));
-      played.least += balance::least_imbalance(loads, c.ranks);
+  for (size_t w = 0; w + 1 < simulated.windows.size(); ++w)
+    for (const auto& [l, loads] : simulated.windows[w]) {
+      simulated.overlap += balance::overlap(loads, simulated.windows[w + 1].at(l));
+      simulated.least += balance::least_imbalance(loads, c.ranks);
       ++num;
     }
-  played.overlap /= num;
-  played.least /= num;
-  return played;
+  simulated.overlap /= num;
+  simulated.least /= num;
+  return simulated;
 }
 
 // A search, and what it keeps from decision to decision, for every layer.
@@ -121,15 +121,15 @@ int64_t num_new(const ExpertPlacement& before, const ExpertPlacement& after) {
   return num;
 }
 
-Row measure(const std::string& name, const Search& search, const Played& played) {
+Row measure(const std::string& name, const Search& search, const Simulated& simulated) {
   Row row{.search = name};
-  const Case& c = played.question;
+  const Case& c = simulated.question;
   const bool is_small = c.experts <= kExhaustiveExperts && c.ranks <= kExhaustiveRanks;
   std::map<int32_t, ExpertPlacement> placements;
   std::vector<double> microseconds;
   double num = 0, optimum = 0;
-  for (size_t w = 0; w + 1 < played.windows.size(); ++w)
-    for (const auto& [layer, loads] : played.windows[w]) {
+  for (size_t w = 0; w + 1 < simulated.windows.size(); ++w)
+    for (const auto& [layer, loads] : simulated.windows[w]) {
       ExpertPlacement& now =
           placements.try_emplace(layer, ExpertPlacement::plain(c.experts, c.ranks)).first->second;
       const auto start = std::chrono::steady_clock::now();
@@ -139,7 +139,7 @@ Row measure(const std::string& name, const Search& search, const Played& played)
       const double left = balance::imbalance(result.placement, loads);
       row.imbalance += left;
       row.worst = std::max(row.worst, left);
-      row.next += balance::imbalance(result.placement, played.windows[w + 1].at(layer));
+      row.next += balance::imbalance(result.placement, simulated.windows[w + 1].at(layer));
       row.swaps += static_cast<double>(result.num_swaps);
       row.migrated += static_cast<double>(num_new(now, result.placement));
       if (is_small)
@@ -156,7 +156,7 @@ Row measure(const std::string& name, const Search& search, const Played& played)
   return row;
 }
 
-std::vector<Row> measure(const Played& played) {
+std::vector<Row> measure(const Simulated& simulated) {
   std::map<int32_t, balance::PlacementPool> pools;
   const auto pool = [&](int32_t layer, const ExpertPlacement& now, const Loads& loads) {
     balance::PlacementPool& of = pools.try_emplace(layer, balance::PlacementPool(8)).first->second;
@@ -169,7 +169,7 @@ std::vector<Row> measure(const Played& played) {
       return balance::pair_search(now, loads, limits);
     };
   };
-  const Case& c = played.question;
+  const Case& c = simulated.question;
   const int64_t each = c.experts / c.ranks;
   const auto redundant = [&](int64_t more) {
     return [slots = balance::RedundantSlots{.num_ranks = c.ranks,
@@ -183,29 +183,29 @@ std::vector<Row> measure(const Played& played) {
               [](int32_t, const auto& now, const Loads&) {
                 return Rebalanced{now, 0};
               },
-              played),
+              simulated),
           measure(
               "Algorithm 2",
               [](int32_t, const auto& now, const Loads& loads) {
                 return balance::hill_climb(now, loads);
               },
-              played),
-          measure("pair search", pairs({}), played),
-          measure("... to 1.1", pairs({.threshold = 1.1}), played),
-          measure("... to 1.3", pairs({.threshold = 1.3}), played),
-          measure("... moves too", pairs({.max_experts_per_rank = 2 * each}), played),
+              simulated),
+          measure("pair search", pairs({}), simulated),
+          measure("... to 1.1", pairs({.threshold = 1.1}), simulated),
+          measure("... to 1.3", pairs({.threshold = 1.3}), simulated),
+          measure("... moves too", pairs({.max_experts_per_rank = 2 * each}), simulated),
           measure("... node-aware",
                   pairs({.ranks_per_node = c.ranks >= 16 ? 8 : std::max<int64_t>(1, c.ranks / 2)}),
-                  played),
+                  simulated),
           measure(
               "longest first",
               [](int32_t, const auto& now, const Loads& loads) {
                 return balance::longest_first(now, loads);
               },
-              played),
-          measure("pool", pool, played),
-          measure("a slot more a rank", redundant(1), played),
-          measure("... two", redundant(2), played)};
+              simulated),
+          measure("pool", pool, simulated),
+          measure("a slot more a rank", redundant(1), simulated),
+          measure("... two", redundant(2), simulated)};
 }
 
 std::vector<Case> cases_of(const Flags& flags) {
@@ -249,8 +249,8 @@ int run(const Flags& flags) {
   const double expert_bytes = static_cast<double>(3 * flags.hidden * flags.ffn * kStateBytes);
   Json results = Json::array();
   for (const Case& c : cases_of(flags)) {
-    const Played played = play(c, flags);
-    const std::vector<Row> rows = measure(played);
+    const Simulated simulated = simulate(c, flags);
+    const std::vector<Row> rows = measure(simulated);
     Json searches = Json::array();
     report::Table table;
     table.columns = {{"search"},
@@ -274,17 +274,17 @@ int run(const Flags& flags) {
                        {"num_experts", c.experts},
                        {"ranks", c.ranks},
                        {"window_steps", flags.window},
-                       {"windows", played.windows.size()},
+                       {"windows", simulated.windows.size()},
                        {"layers", flags.layers},
-                       {"overlap_with_next", played.overlap},
-                       {"least_imbalance", played.least},
+                       {"overlap_with_next", simulated.overlap},
+                       {"least_imbalance", simulated.least},
                        {"searches", searches}});
     if (!flags.json)
       fmt::print(
           "{}, {} experts on {} ranks: {} windows of {} steps, {} layers; a window puts {} of the "
           "rows where the next does; no placement is below {:.3f}\n{}\n",
-          c.load, c.experts, c.ranks, played.windows.size(), flags.window, flags.layers,
-          format_percent(played.overlap), played.least, report::to_text(table));
+          c.load, c.experts, c.ranks, simulated.windows.size(), flags.window, flags.layers,
+          format_percent(simulated.overlap), simulated.least, report::to_text(table));
   }
   if (flags.json) std::cout << results.dump(2) << "\n";
   return 0;

@@ -1,6 +1,6 @@
-// piper bench collectives: all-to-alls played in virtual time on a described cluster. Curves over
-// nodes and sizes for every algorithm, the bandwidth over ranks (Piper, Fig. 5) against eq. 6, and
-// how much of HALO's phase I is hidden.
+// piper bench collectives: all-to-alls simulated in virtual time on a described cluster. Curves
+// over nodes and sizes for every algorithm, the bandwidth over ranks (Piper, Fig. 5) against eq. 6,
+// and how much of HALO's phase I is hidden.
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
@@ -139,9 +139,9 @@ int run(const Flags& flags) {
   std::vector<CurvePoint> curves;
   std::vector<RankPoint> ranks;
   std::vector<PhasePoint> phases;
-  if (wanted("curves")) curves = play_curves(cluster, flags.question);
-  if (wanted("ranks")) ranks = play_ranks(cluster, flags.question);
-  if (wanted("phases")) phases = play_phases(cluster, flags.question);
+  if (wanted("curves")) curves = simulate_curves(cluster, flags.question);
+  if (wanted("ranks")) ranks = simulate_ranks(cluster, flags.question);
+  if (wanted("phases")) phases = simulate_phases(cluster, flags.question);
   if (flags.json) {
     Json found = Json::array();
     for (const Crossover& c : crossovers(curves))

@@ -148,7 +148,7 @@ int64_t number_of(int64_t rank, int64_t token, int64_t i) {
 // Dispatch and combine of the same choices, with what they must bring.
 class Deduplicated {
  public:
-  // `unit_bytes`: of the steps; 8 to be played on numbers, 1 to be priced.
+  // `unit_bytes`: of the steps; 8 to be simulated on numbers, 1 to be priced.
   Deduplicated(const Question& q, const Choices& choices, const collective::Topology& topology,
                int64_t unit_bytes)
       : q_(q),

@@ -1,5 +1,5 @@
-// piper bench flows: how fast the player of collectives is: messages a second on one core, and how
-// long an algorithm takes to price.
+// piper bench flows: how fast the simulator of collectives is: messages a second on one core, and
+// how long an algorithm takes to price.
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
@@ -31,11 +31,11 @@ struct Flags {
 struct Row {
   strategy::AllToAll algorithm;
   int64_t num_members = 0, num_steps = 0, num_messages = 0, num_events = 0;
-  double write_seconds = 0, play_seconds = 0, predicted_seconds = 0;
-  double flows_per_second() const { return static_cast<double>(num_messages) / play_seconds; }
+  double write_seconds = 0, simulate_seconds = 0, predicted_seconds = 0;
+  double flows_per_second() const { return static_cast<double>(num_messages) / simulate_seconds; }
   // Sends, receives, copies and additions.
-  double steps_per_second() const { return static_cast<double>(num_steps) / play_seconds; }
-  double price_seconds() const { return write_seconds + play_seconds; }
+  double steps_per_second() const { return static_cast<double>(num_steps) / simulate_seconds; }
+  double price_seconds() const { return write_seconds + simulate_seconds; }
 };
 
 double since(std::chrono::steady_clock::time_point start) {
@@ -69,14 +69,14 @@ Row measure(strategy::AllToAll algorithm, const sim::Fabric& fabric,
   std::vector<double> seconds;
   for (int i = 0; i < flags.repeats; ++i) {
     start = std::chrono::steady_clock::now();
-    const sim::PlayedFlows played = sim::play_flows(program, fabric);
+    const sim::SimulatedFlows simulated = sim::simulate_flows(program, fabric);
     seconds.push_back(since(start));
-    row.num_messages = played.num_messages;
-    row.num_events = played.num_events;
-    row.predicted_seconds = played.seconds;
+    row.num_messages = simulated.num_messages;
+    row.num_events = simulated.num_events;
+    row.predicted_seconds = simulated.seconds;
   }
   std::ranges::sort(seconds);
-  row.play_seconds = seconds[seconds.size() / 2];
+  row.simulate_seconds = seconds[seconds.size() / 2];
   return row;
 }
 
@@ -107,7 +107,7 @@ int run(const Flags& flags) {
                    {"steps", Align::kRight},
                    {"messages", Align::kRight},
                    {"write", Align::kRight},
-                   {"play", Align::kRight},
+                   {"simulate", Align::kRight},
                    {"price", Align::kRight},
                    {"steps/s", Align::kRight},
                    {"messages/s", Align::kRight},
@@ -120,7 +120,7 @@ int run(const Flags& flags) {
                     {"num_messages", row.num_messages},
                     {"num_events", row.num_events},
                     {"write_seconds", row.write_seconds},
-                    {"play_seconds", row.play_seconds},
+                    {"simulate_seconds", row.simulate_seconds},
                     {"price_seconds", row.price_seconds()},
                     {"steps_per_second", row.steps_per_second()},
                     {"flows_per_second", row.flows_per_second()},
@@ -128,7 +128,7 @@ int run(const Flags& flags) {
     table.rows.push_back({strategy::name(row.algorithm), std::to_string(row.num_members),
                           format_count(static_cast<double>(row.num_steps)),
                           format_count(static_cast<double>(row.num_messages)),
-                          format_seconds(row.write_seconds), format_seconds(row.play_seconds),
+                          format_seconds(row.write_seconds), format_seconds(row.simulate_seconds),
                           format_seconds(row.price_seconds()), format_count(row.steps_per_second()),
                           format_count(row.flows_per_second()),
                           format_seconds(row.predicted_seconds)});
@@ -174,7 +174,7 @@ Run add_bench_flows(Subcommand command) {
   command.add_option("--bytes", flags->bytes, "bytes for every pair").check(positive_number());
   command.add_option("--peers", flags->peers, "others that a member has bytes for (all)")
       .check(positive_number());
-  command.add_option("--repeats", flags->repeats, "plays of each row; the median counts")
+  command.add_option("--repeats", flags->repeats, "simulations of each row; the median counts")
       .check(integer_in(1, 100));
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };

@@ -1,4 +1,4 @@
-// Where `piper bench alltoall --transport nccl` plays its exchanges. Of bench_nccl.cpp and
+// Where `piper bench alltoall --transport nccl` executes its exchanges. Of bench_nccl.cpp and
 // bench_without_nccl.cpp one is linked.
 #pragma once
 

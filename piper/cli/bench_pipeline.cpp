@@ -1,4 +1,4 @@
-// piper bench pipeline: steps of a pipeline of linear layers, played by the executor that trains;
+// piper bench pipeline: steps of a pipeline of linear layers, run by the executor that trains;
 // with --serve, a partner for scripts/bench_pipeline, which runs others' pipelines and this one in
 // turn.
 #include <fmt/format.h>

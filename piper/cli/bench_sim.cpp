@@ -1,4 +1,4 @@
-// piper bench sim: how fast the simulator plays: a whole step of DeepSeek-V3 on 2,048 ranks by
+// piper bench sim: how fast the simulator simulates: a whole step of DeepSeek-V3 on 2,048 ranks by
 // default, every rank of it, and the one pipeline that stands for all where that is provable.
 #include <fmt/format.h>
 #include <piper/base/json.h>
@@ -8,7 +8,7 @@
 #include <piper/cost/prices.h>
 #include <piper/plan/search.h>
 #include <piper/report/table.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 #include <piper/sim/symmetry.h>
 #include <piper/strategy/rank_layout.h>
 
@@ -26,10 +26,10 @@ struct Flags {
 };
 
 struct Timing {
-  double write_seconds = 0, price_seconds = 0, play_seconds = 0, step_seconds = 0;
+  double write_seconds = 0, price_seconds = 0, simulate_seconds = 0, step_seconds = 0;
   size_t num_tasks = 0;
-  double total() const { return write_seconds + price_seconds + play_seconds; }
-  double tasks_per_second() const { return static_cast<double>(num_tasks) / play_seconds; }
+  double total() const { return write_seconds + price_seconds + simulate_seconds; }
+  double tasks_per_second() const { return static_cast<double>(num_tasks) / simulate_seconds; }
 };
 
 Timing time(const Priced& priced, const std::vector<Rank>& ranks) {
@@ -45,15 +45,15 @@ Timing time(const Priced& priced, const std::vector<Rank>& ranks) {
   const cost::Prices prices = cost::price(step, priced.model, priced.strategy, priced.cluster);
   timing.price_seconds = seconds(start);
   start = Clock::now();
-  timing.step_seconds = sim::play(step, prices, false).seconds();
-  timing.play_seconds = seconds(start);
+  timing.step_seconds = sim::simulate(step, prices, false).seconds();
+  timing.simulate_seconds = seconds(start);
   timing.num_tasks = step.graph.tasks().size();
   return timing;
 }
 
 Json to_json(const Timing& t) {
   return {{"num_tasks", t.num_tasks},         {"write_seconds", t.write_seconds},
-          {"price_seconds", t.price_seconds}, {"play_seconds", t.play_seconds},
+          {"price_seconds", t.price_seconds}, {"simulate_seconds", t.simulate_seconds},
           {"total_seconds", t.total()},       {"tasks_per_second", t.tasks_per_second()},
           {"step_seconds", t.step_seconds}};
 }
@@ -84,17 +84,17 @@ int run(const Flags& flags) {
              plan::describe(priced.strategy));
   report::Table table;
   using report::Align;
-  table.columns = {{"played"},
+  table.columns = {{"simulated"},
                    {"tasks", Align::kRight},
                    {"write", Align::kRight},
                    {"price", Align::kRight},
-                   {"play", Align::kRight},
+                   {"simulate", Align::kRight},
                    {"tasks/s", Align::kRight},
                    {"step", Align::kRight}};
   const auto add = [&](const char* what, const Timing& t) {
     table.rows.push_back({what, format_count(static_cast<double>(t.num_tasks)),
                           format_seconds(t.write_seconds), format_seconds(t.price_seconds),
-                          format_seconds(t.play_seconds), format_count(t.tasks_per_second()),
+                          format_seconds(t.simulate_seconds), format_count(t.tasks_per_second()),
                           format_seconds(t.step_seconds)});
   };
   add("every rank", all);

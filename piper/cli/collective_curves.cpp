@@ -57,7 +57,7 @@ sim::Placement placement_of(const cluster::Cluster& cluster, const CurveQuestion
   return sim::scattered(cluster, nodes, cluster.levels.size() - 2, std::min(nodes, question.units));
 }
 
-// One unit for every pair, played at several sizes.
+// One unit for every pair, simulated at several sizes.
 sim::FlowProgram program_of(const Entry& entry, const collective::Topology& topology,
                             const collective::CountOf& count) {
   return sim::flow_program(collective::num_members(topology), [&](int64_t member) {
@@ -93,8 +93,8 @@ const CurvePoint::Time& CurvePoint::best_halo() const {
   return *best;
 }
 
-std::vector<CurvePoint> play_curves(const cluster::Cluster& cluster,
-                                    const CurveQuestion& question) {
+std::vector<CurvePoint> simulate_curves(const cluster::Cluster& cluster,
+                                        const CurveQuestion& question) {
   std::vector<CurvePoint> points;
   for (const std::string& name : question.placements)
     for (const int64_t nodes : question.nodes) {
@@ -112,10 +112,10 @@ std::vector<CurvePoint> play_curves(const cluster::Cluster& cluster,
       for (const Entry& entry : entries()) {
         const sim::FlowProgram program = program_of(entry, topology, one);
         for (size_t i = first; i < points.size(); ++i) {
-          const sim::PlayedFlows played = sim::play_flows(
+          const sim::SimulatedFlows simulated = sim::simulate_flows(
               program, fabric, {.bytes_per_unit = static_cast<double>(points[i].bytes)});
           points[i].times.push_back(
-              {entry.name, played.seconds, name_of(sim::limit_of(played, fabric), fabric)});
+              {entry.name, simulated.seconds, name_of(sim::limit_of(simulated, fabric), fabric)});
         }
       }
     }
@@ -142,7 +142,8 @@ std::vector<Crossover> crossovers(const std::vector<CurvePoint>& points) {
   return list;
 }
 
-std::vector<RankPoint> play_ranks(const cluster::Cluster& cluster, const CurveQuestion& question) {
+std::vector<RankPoint> simulate_ranks(const cluster::Cluster& cluster,
+                                      const CurveQuestion& question) {
   std::vector<RankPoint> points;
   const int64_t in_node = cluster.devices_per_node();
   for (int64_t ranks = 2; ranks <= std::min<int64_t>(64, cluster.num_devices()); ranks *= 2) {
@@ -155,7 +156,7 @@ std::vector<RankPoint> play_ranks(const cluster::Cluster& cluster, const CurveQu
          {int64_t{1} << 16, int64_t{1} << 20, int64_t{1} << 24, int64_t{1} << 28}) {
       const double pair = static_cast<double>(bytes_a_rank) / static_cast<double>(ranks);
       RankPoint point{.ranks = ranks, .nodes = nodes, .bytes_a_rank = bytes_a_rank};
-      point.seconds = sim::play_flows(program, fabric, {.bytes_per_unit = pair}).seconds;
+      point.seconds = sim::simulate_flows(program, fabric, {.bytes_per_unit = pair}).seconds;
       point.bus_bandwidth = pair * static_cast<double>(ranks - 1) / point.seconds;
       if (nodes > 1) {
         const double card = cost::device_bandwidth(cluster, 1);
@@ -168,8 +169,8 @@ std::vector<RankPoint> play_ranks(const cluster::Cluster& cluster, const CurveQu
   return points;
 }
 
-std::vector<PhasePoint> play_phases(const cluster::Cluster& cluster,
-                                    const CurveQuestion& question) {
+std::vector<PhasePoint> simulate_phases(const cluster::Cluster& cluster,
+                                        const CurveQuestion& question) {
   std::vector<PhasePoint> points;
   for (const int64_t nodes : question.nodes) {
     const sim::Placement placement = sim::packed(cluster, nodes);
@@ -188,8 +189,8 @@ std::vector<PhasePoint> play_phases(const cluster::Cluster& cluster,
         program_of(under_two, topology, one), program_of(under_three, topology, one)};
     for (const int64_t bytes : question.bytes) {
       const auto seconds = [&](size_t program) {
-        return sim::play_flows(programs[program], fabric,
-                               {.bytes_per_unit = static_cast<double>(bytes)})
+        return sim::simulate_flows(programs[program], fabric,
+                                   {.bytes_per_unit = static_cast<double>(bytes)})
             .seconds;
       };
       points.push_back({.nodes = nodes,

@@ -1,4 +1,5 @@
-// All-to-alls played in virtual time on a described cluster: what `piper bench collectives` prints.
+// All-to-alls simulated in virtual time on a described cluster: what `piper bench collectives`
+// prints.
 #pragma once
 
 #include <piper/cluster/cluster.h>
@@ -34,7 +35,8 @@ struct CurvePoint {
   const Time& of(const std::string& algorithm) const;
   const Time& best_halo() const;  // of the algorithms whose name begins with "halo"
 };
-std::vector<CurvePoint> play_curves(const cluster::Cluster& cluster, const CurveQuestion& question);
+std::vector<CurvePoint> simulate_curves(const cluster::Cluster& cluster,
+                                        const CurveQuestion& question);
 
 // The fewest nodes from which on the best form of HALO is more than 10 % faster at every point; 0:
 // none.
@@ -55,7 +57,8 @@ struct RankPoint {
   double eq6_seconds = 0;
   double across_seconds = 0;  // the same, of the bytes that leave the node
 };
-std::vector<RankPoint> play_ranks(const cluster::Cluster& cluster, const CurveQuestion& question);
+std::vector<RankPoint> simulate_ranks(const cluster::Cluster& cluster,
+                                      const CurveQuestion& question);
 
 // HALO as printed, packed. Alone: the others' counts are zero.
 struct PhasePoint {
@@ -66,6 +69,7 @@ struct PhasePoint {
   double hidden_under_three() const { return hidden(under_three_seconds); }
   double hidden(double together) const { return 1 - (together - two_three_seconds) / one_seconds; }
 };
-std::vector<PhasePoint> play_phases(const cluster::Cluster& cluster, const CurveQuestion& question);
+std::vector<PhasePoint> simulate_phases(const cluster::Cluster& cluster,
+                                        const CurveQuestion& question);
 
 }  // namespace piper::cli

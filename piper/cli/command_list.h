@@ -35,7 +35,7 @@ inline std::vector<Command> planner_commands() {
       {"estimate", "price one strategy: memory by stage, time by component", add_estimate},
       {"compare", "two strategies on one machine, axis by axis", add_compare},
       {"validate", "price published runs and say how far off each is", add_validate},
-      {"sim", "play one step in virtual time and write its trace", add_sim},
+      {"sim", "simulate one step in virtual time and write its trace", add_sim},
       {"exchange", "which all-to-all suits a machine, a number of nodes and a size", add_exchange},
       {"place", "which rank on which node of a job, and which nodes to ask for", add_place},
       {"migrate", "what moving experts costs: the paper's Table IV, and any model on any machine",

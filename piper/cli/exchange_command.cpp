@@ -20,7 +20,7 @@ namespace {
 
 using report::Align;
 
-constexpr int64_t kMostMembers = 1024;  // played one by one: seconds for each form
+constexpr int64_t kMostMembers = 1024;  // simulated one by one: seconds for each form
 
 struct Flags {
   std::string cluster;
@@ -104,9 +104,9 @@ int run(const Flags& flags) {
   const sim::Placement placement = sim::packed(machine, flags.nodes, flags.members_per_node);
   const auto members = std::ssize(placement.device);
   if (members < 2 || members > kMostMembers)
-    throw InvalidInput(
-        fmt::format("--nodes {} are {} ranks; allowed: 2 to {} ranks, which are played one by one",
-                    flags.nodes, members, kMostMembers));
+    throw InvalidInput(fmt::format(
+        "--nodes {} are {} ranks; allowed: 2 to {} ranks, which are simulated one by one",
+        flags.nodes, members, kMostMembers));
   const sim::Fabric fabric = sim::fabric_of(machine, placement);
   const collective::Topology topology = sim::topology_of(machine, placement);
   report::Progress bar({.label = "exchange", .total = std::ssize(sizes), .unit = "sizes"});
@@ -128,7 +128,7 @@ int run(const Flags& flags) {
     return 0;
   }
   fmt::print(
-      "all-to-all of {} ranks on {} node{} of {}, packed{}: priced by playing every form's "
+      "all-to-all of {} ranks on {} node{} of {}, packed{}: priced by simulating every form's "
       "steps\n{}\n`piper train --all-to-all NAME --all-to-all-chunk BYTES` moves rows so.\n",
       members, flags.nodes, flags.nodes == 1 ? "" : "s", machine.name,
       flags.hot == 1 ? "" : fmt::format(", rank 0 gets {:g} times as much", flags.hot),

@@ -60,7 +60,7 @@ Answer answer(const plan::Request& request) {
   plan::Plan plan;
   try {
     plan = plan::search(request);
-    plan::play_ranked(request, plan);
+    plan::simulate_ranked(request, plan);
   } catch (
       const InvalidInput& error) {  // of this model on so many devices: the others still answer
     a.cell.why_not = fmt::format("nothing divides: {}", error.what());

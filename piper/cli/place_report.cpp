@@ -133,7 +133,8 @@ std::string price_text(const PlaceReport& r) {
                       format_seconds(r.given_step), format_seconds(r.chosen_step));
   if (r.chosen_exchange)
     text += fmt::format(
-        "\none exchange of a mixture layer, all expert groups at once, {} a pair, {}, played: {} "
+        "\none exchange of a mixture layer, all expert groups at once, {} a pair, {}, simulated: "
+        "{} "
         "as "
         "given, {} placed ({:.2f}x)\n",
         format_bytes(r.pair_bytes), strategy::name(r.strategy.all_to_all),
@@ -218,12 +219,12 @@ void fill_in(PlaceReport& r, const model::Model& model, std::span<const plan::Ra
   r.given = plan::price_placement(r.slots, groups, given);
   r.chosen = plan::price_placement(r.slots, groups, r.placing.ranks);
   r.pair_bytes = plan::exchange_pair_bytes(model, r.strategy);
-  const auto played = [&](const plan::RankSlots& ranks) {
+  const auto simulated = [&](const plan::RankSlots& ranks) {
     return plan::placed_exchange_seconds(r.allocation, r.slots, groups, ranks, r.pair_bytes,
                                          r.strategy);
   };
-  r.given_exchange = played(given);
-  r.chosen_exchange = played(r.placing.ranks);
+  r.given_exchange = simulated(given);
+  r.chosen_exchange = simulated(r.placing.ranks);
   if (!r.given_exchange || *r.chosen_exchange <= (1 + kSlower) * *r.given_exchange) return;
   r.refused_exchange = r.chosen_exchange;
   r.chosen_exchange = r.given_exchange;

@@ -23,7 +23,7 @@ struct PlaceReport {
   plan::Placing placing;
   plan::PlacementPrice given, chosen;
   double given_step = 0, chosen_step = 0;                 // seconds, plan/placed_steps.h
-  std::optional<double> given_exchange, chosen_exchange;  // seconds of one, played
+  std::optional<double> given_exchange, chosen_exchange;  // seconds of one, simulated
   // Set where another order had less busy links but a slower exchange, so that the given one was
   // kept: seconds of its exchange. Bytes of gradients may hide behind the backward, those of an
   // exchange hardly ever.

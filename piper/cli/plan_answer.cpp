@@ -386,7 +386,7 @@ void print_plan_answer(const PlanQuestion& q, const PlanAnswer& answer, double s
 plan::Prediction prediction_of(const plan::Request& r, const Candidate& c) {
   return plan::make_prediction(
       *r.model, *r.cluster, c.strategy, c.estimate,
-      c.played_seconds > 0 ? std::optional(c.played_seconds) : std::nullopt);
+      c.simulated_seconds > 0 ? std::optional(c.simulated_seconds) : std::nullopt);
 }
 
 Json priced_json(const plan::Request& r, const Candidate& c) {
@@ -405,7 +405,7 @@ void add_threads_flag(Subcommand command, int64_t& num_threads) {
 
 namespace {
 
-// With plays of those that the ranking did not play.
+// With simulations of those that the ranking did not simulate.
 void add_choices(PlanAnswer& answer) {
   const plan::Request& request = answer.request;
   std::optional<Candidate> runnable;
@@ -421,7 +421,7 @@ void add_choices(PlanAnswer& answer) {
     }
   }
   answer.choices = plan::choices_of(answer.plan, runnable);
-  plan::play(request, answer.choices);
+  plan::simulate(request, answer.choices);
 }
 
 }  // namespace
@@ -431,7 +431,7 @@ PlanAnswer plan_answer(const PlanQuestion& q, const cost::TrainerProfile& traine
   PlanAnswer answer;
   answer.request = plan::resolve_defaults(q.asked, trainer, answer.defaults);
   plan::Request& request = answer.request;
-  // Nine tenths are the search, the rest is playing what it found.
+  // Nine tenths are the search, the rest is simulating what it found.
   if (progress)
     request.progress = [&](int64_t done, int64_t total) { progress(9 * done, 10 * total); };
   const std::optional<cost::LoadSamples>& load = q.asked.load;
@@ -445,11 +445,11 @@ PlanAnswer plan_answer(const PlanQuestion& q, const cost::TrainerProfile& traine
   if (progress)
     request.progress = [&](int64_t done, int64_t total) { progress(9 * total + done, 10 * total); };
   if (load) {
-    plan::play_under_load(request, *load, std::max(q.top, plan::kMostPlayed), answer.plan);
+    plan::simulate_under_load(request, *load, std::max(q.top, plan::kMostSimulated), answer.plan);
     if (!answer.plan.ranked.empty())  // what is said of the best beside the ranking
       request.imbalance = request.imbalance_at(answer.plan.ranked.front().strategy.mesh.ep);
   } else {
-    plan::play_ranked(request, answer.plan, std::max(q.top, plan::kMostPlayed));
+    plan::simulate_ranked(request, answer.plan, std::max(q.top, plan::kMostSimulated));
   }
   request.progress = {};
   if (!answer.plan.ranked.empty() && (q.what_if.empty() || q.explain)) add_choices(answer);

@@ -47,7 +47,7 @@ struct PlanAnswer {
   plan::Imbalances imbalances;
 };
 
-// Searches, and plays the best. `progress` may be empty. `question` and `trainer` outlive the
+// Searches, and simulates the best. `progress` may be empty. `question` and `trainer` outlive the
 // answer. Throws InvalidInput.
 PlanAnswer plan_answer(const PlanQuestion& question, const cost::TrainerProfile& trainer,
                        const std::function<void(int64_t done, int64_t total)>& progress = {});
@@ -56,7 +56,7 @@ PlanAnswer plan_answer(const PlanQuestion& question, const cost::TrainerProfile&
 void print_plan_answer(const PlanQuestion& question, const PlanAnswer& answer, double seconds);
 Json to_json(const PlanQuestion& question, const PlanAnswer& answer, double seconds);
 
-// Of the step as it is ranked: played where it was.
+// Of the step as it is ranked: simulated where it was.
 plan::Prediction prediction_of(const plan::Request& request, const plan::Candidate& candidate);
 
 // A strategy with what was predicted of it, as `--out` writes it.

@@ -117,7 +117,7 @@ PlanQuestion question_of(const Flags& flags) {
       .memory_margin = flags.memory_margin,
       .imbalance = flags.imbalance,
       .load = samples_of(flags),
-      .num_kept = std::max<int64_t>(flags.top, plan::kMostPlayed),
+      .num_kept = std::max<int64_t>(flags.top, plan::kMostSimulated),
       .num_threads = flags.threads};
   if (asked.fixed.reduction && !asked.fixed.runnable && asked.cluster.kind == "gpu")
     throw InvalidInput("--reduction is chosen for what this Piper trains; add --runnable");

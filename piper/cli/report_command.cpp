@@ -3,8 +3,8 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/cli/command.h>
-#include <piper/cli/played_steps.h>
 #include <piper/cli/read_model.h>
+#include <piper/cli/simulated_steps.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cost/trainer/priced_step.h>
 #include <piper/model/import.h>
@@ -38,8 +38,9 @@ std::optional<report::StrategyMap> map_of(const Flags& flags) {
   return report::parse_strategy_map(read_json_file(flags.map), flags.map);
 }
 
-// A step of the plan's best, one pipeline played as the plan's trainer would run it. Nothing where
-// model or machine are not found by the names that the plan gives, or where it would take long.
+// A step of the plan's best, one pipeline simulated as the plan's trainer would run it. Nothing
+// where model or machine are not found by the names that the plan gives, or where it would take
+// long.
 std::optional<report::Gantt> timeline_of(const Flags& flags, const report::PlanDocument& plan,
                                          const Json& json) {
   constexpr size_t kMostRanks = 16;
@@ -60,12 +61,12 @@ std::optional<report::Gantt> timeline_of(const Flags& flags, const report::PlanD
         cost::load_trainer(plan.trainer.empty() ? "piper" : plan.trainer);
     if (schedule::num_tasks(priced.model, best, best.mesh.pp, cost::style_of(trainer)) > kMostTasks)
       return std::nullopt;
-    const PlayedSteps played = play(priced, {.keep_memory = true}, trainer);
+    const SimulatedSteps simulated = simulate(priced, {.keep_memory = true}, trainer);
     std::vector<int64_t> stages;
     const strategy::RankLayout layout(best);
     for (int64_t rank = 0; rank < best.mesh.world(); ++rank)
       stages.push_back(layout.stage(Rank(rank)));
-    return report::make_gantt(played.step, played.timeline, stages, kMostRanks);
+    return report::make_gantt(simulated.step, simulated.timeline, stages, kMostRanks);
   } catch (const std::runtime_error&) {
     if (!flags.model.empty()) throw;
     return std::nullopt;

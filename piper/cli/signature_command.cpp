@@ -12,7 +12,7 @@
 #include <piper/model/import.h>
 #include <piper/plan/question.h>
 #include <piper/schedule/step.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 #include <piper/strategy/rank_layout.h>
 
 #include <iostream>
@@ -46,7 +46,7 @@ std::string describe(const Case& c) {
   std::vector<plan::Default> defaults;
   const plan::Request request = plan::resolve_defaults(question, trainer, defaults);
   plan::Plan plan = plan::search(request);
-  plan::play_ranked(request, plan);
+  plan::simulate_ranked(request, plan);
   std::string text = fmt::format(
       "{} on {} x {}: {} parameters, {} active, {} flops a token\n", c.model, c.devices, c.cluster,
       model::count_parameters(question.model).total(), model::active_parameters(question.model),
@@ -73,10 +73,10 @@ std::string describe(const Case& c) {
       strategy::RankLayout(best).group(strategy::Axis::kPipeline, Rank(0));
   const schedule::StepGraph step = schedule::write_step(question.model, best, pipeline);
   const graph::Timeline timeline =
-      sim::play(step, cost::price(step, question.model, best, question.cluster));
+      sim::simulate(step, cost::price(step, question.model, best, question.cluster));
   double ends = 0;
-  for (const graph::Interval& task : timeline.tasks) ends += task.played() ? task.end_seconds : 0;
-  text += fmt::format("  played: {} tasks, {} s, ends sum to {} s\n", step.graph.tasks().size(),
+  for (const graph::Interval& task : timeline.tasks) ends += task.has_run() ? task.end_seconds : 0;
+  text += fmt::format("  simulated: {} tasks, {} s, ends sum to {} s\n", step.graph.tasks().size(),
                       number(timeline.seconds()), number(ends));
   return text;
 }

@@ -1,5 +1,5 @@
-// piper sim: plays one step in virtual time; prints where the time and the memory go; writes the
-// trace.
+// piper sim: simulates one step in virtual time; prints where the time and the memory go; writes
+// the trace.
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
@@ -7,8 +7,8 @@
 #include <piper/cli/command.h>
 #include <piper/cli/fits.h>
 #include <piper/cli/load_flags.h>
-#include <piper/cli/played_steps.h>
 #include <piper/cli/prediction_table.h>
+#include <piper/cli/simulated_steps.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cost/executor_estimator.h>
@@ -64,12 +64,12 @@ sim::Straggler parse_straggler(const std::string& text, int64_t world) {
 }
 
 // `scatter`: as measured; what --jitter says goes before it.
-PlayRequest request_of(const Flags& flags, const strategy::Strategy& strategy,
-                       const cost::Scatter& scatter) {
-  PlayRequest request{.load = load_of(flags.load),
-                      .seed = flags.load.seed,
-                      .keep_memory = !flags.trace.empty() || !flags.html.empty(),
-                      .all_ranks = flags.all_ranks};
+SimulationRequest request_of(const Flags& flags, const strategy::Strategy& strategy,
+                             const cost::Scatter& scatter) {
+  SimulationRequest request{.load = load_of(flags.load),
+                            .seed = flags.load.seed,
+                            .keep_memory = !flags.trace.empty() || !flags.html.empty(),
+                            .all_ranks = flags.all_ranks};
   for (const std::string& text : flags.stragglers)
     request.disturbance.stragglers.push_back(parse_straggler(text, strategy.mesh.world()));
   request.disturbance.jitter_sigma = flags.jitter.value_or(0);
@@ -80,11 +80,11 @@ PlayRequest request_of(const Flags& flags, const strategy::Strategy& strategy,
 }
 
 // What rebalancing is worth over the samples, beside the same steps without it.
-void compare_with_still(const Priced& priced, PlayRequest request,
+void compare_with_still(const Priced& priced, SimulationRequest request,
                         const cost::TrainerProfile& trainer, cost::RebalancingGain& gain) {
   request.rebalance = {};
   request.keep_memory = false;
-  gain.seconds_without = cost::spread_of(play(priced, request, trainer).sampled.seconds);
+  gain.seconds_without = cost::spread_of(simulate(priced, request, trainer).sampled.seconds);
   gain.pays = gain.seconds.mean < gain.seconds_without.mean;
 }
 
@@ -95,10 +95,10 @@ struct Summary {
   int64_t peak_bytes = 0, fullest_stage = 0;
 };
 
-Summary summarise(const Priced& priced, const PlayedSteps& played) {
+Summary summarise(const Priced& priced, const SimulatedSteps& simulated) {
   const strategy::Strategy& s = priced.strategy;
-  Summary summary{.step_seconds = played.timeline.seconds()};
-  summary.closed_form_seconds = played.closed_form_seconds;
+  Summary summary{.step_seconds = simulated.timeline.seconds()};
+  summary.closed_form_seconds = simulated.closed_form_seconds;
   if (strategy::not_runnable(s).empty() && !summary.closed_form_seconds)
     summary.closed_form_seconds =
         cost::ExecutorEstimator(priced.model, priced.cluster, s.precision, s.sequence)
@@ -106,8 +106,8 @@ Summary summarise(const Priced& priced, const PlayedSteps& played) {
             .seconds;
   summary.mfu = cost::mfu(priced.model, s, priced.cluster, summary.step_seconds);
   const strategy::RankLayout layout(s);
-  for (const RankShare& rank : played.ranks) {
-    const double whole = summary.step_seconds * static_cast<double>(played.ranks.size());
+  for (const RankShare& rank : simulated.ranks) {
+    const double whole = summary.step_seconds * static_cast<double>(simulated.ranks.size());
     summary.compute += rank.compute_seconds / whole;
     summary.exposed += rank.exposed_seconds / whole;
     summary.idle += rank.idle_seconds / whole;
@@ -122,12 +122,12 @@ Fit fit_of(const Priced& priced, const Summary& summary) {
   return memory_fit(priced.cluster, static_cast<double>(summary.peak_bytes), summary.fullest_stage);
 }
 
-Json answer_json(const Flags& flags, const Priced& priced, const PlayRequest& request,
-                 const PlayedSteps& played, const Summary& summary) {
+Json answer_json(const Flags& flags, const Priced& priced, const SimulationRequest& request,
+                 const SimulatedSteps& simulated, const Summary& summary) {
   strategy::Strategy strategy = priced.strategy;
   strategy.predicted = nullptr;
   Json ranks = Json::array();
-  for (const RankShare& rank : played.ranks)
+  for (const RankShare& rank : simulated.ranks)
     ranks.push_back({{"rank", rank.rank.value},
                      {"compute_seconds", rank.compute_seconds},
                      {"exposed_communication_seconds", rank.exposed_seconds},
@@ -145,21 +145,21 @@ Json answer_json(const Flags& flags, const Priced& priced, const PlayRequest& re
             {"exposed_communication_fraction", summary.exposed},
             {"bubble_fraction", summary.idle},
             {"peak_bytes", summary.peak_bytes},
-            {"num_tasks", played.step.graph.tasks().size()},
-            {"one_pipeline", played.one_pipeline},
+            {"num_tasks", simulated.step.graph.tasks().size()},
+            {"one_pipeline", simulated.one_pipeline},
             {"ranks", ranks}};
   add_to(json, fit_of(priced, summary));
   // A form of closed expressions knows no load: it stays what a balanced one would take.
   if (!flags.load.load.empty() && summary.closed_form_seconds)
     json["closed_form_load"] = "balanced";
-  json["trainer"] = played.trainer.name;
-  if (played.sampled.seconds.size() > 1) {
-    json["sampled"] = to_json(flags.load, played.sampled);
+  json["trainer"] = simulated.trainer.name;
+  if (simulated.sampled.seconds.size() > 1) {
+    json["sampled"] = to_json(flags.load, simulated.sampled);
     json["sampled"]["jitter"] = flags.jitter.value_or(0);
   }
-  if (played.rebalancing) json["rebalance"] = to_json(request.rebalance, *played.rebalancing);
-  if (played.scatter.task > 0) json["task_scatter"] = played.scatter.task;
-  if (played.scatter.rank > 0) json["rank_scatter"] = played.scatter.rank;
+  if (simulated.rebalancing) json["rebalance"] = to_json(request.rebalance, *simulated.rebalancing);
+  if (simulated.scatter.task > 0) json["task_scatter"] = simulated.scatter.task;
+  if (simulated.scatter.rank > 0) json["rank_scatter"] = simulated.scatter.rank;
   return json;
 }
 
@@ -178,7 +178,7 @@ std::string ranks_in_words(const std::vector<int64_t>& ranks) {
 }
 
 // Ranks whose figures read alike share a row.
-report::Table rank_table(const PlayedSteps& played, const strategy::RankLayout& layout) {
+report::Table rank_table(const SimulatedSteps& simulated, const strategy::RankLayout& layout) {
   report::Table table;
   table.columns = {{"ranks"},
                    {"stage", Align::kRight},
@@ -187,7 +187,7 @@ report::Table rank_table(const PlayedSteps& played, const strategy::RankLayout& 
                    {"bubble", Align::kRight},
                    {"peak memory", Align::kRight}};
   std::vector<std::vector<int64_t>> ranks;
-  for (const RankShare& rank : played.ranks) {
+  for (const RankShare& rank : simulated.ranks) {
     const std::vector<std::string> figures{
         std::to_string(layout.stage(rank.rank)), format_seconds(rank.compute_seconds),
         format_seconds(rank.exposed_seconds), format_seconds(rank.idle_seconds),
@@ -208,63 +208,64 @@ report::Table rank_table(const PlayedSteps& played, const strategy::RankLayout& 
   return table;
 }
 
-void print_text(const Flags& flags, const Priced& priced, const PlayRequest& request,
-                const PlayedSteps& played, const Summary& summary) {
+void print_text(const Flags& flags, const Priced& priced, const SimulationRequest& request,
+                const SimulatedSteps& simulated, const Summary& summary) {
   fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name,
              plan::describe(priced.strategy));
-  fmt::print("{}\n", run_by(played.trainer, played.is_exact));
-  if (played.one_pipeline)
+  fmt::print("{}\n", run_by(simulated.trainer, simulated.is_exact));
+  if (simulated.one_pipeline)
     fmt::print(
-        "one pipeline of {} played (the first of each stage): ranks of a stage are alike and no "
+        "one pipeline of {} simulated (the first of each stage): ranks of a stage are alike and no "
         "device is shared, so the others do the same\n",
         priced.strategy.mesh.ranks_per_stage());
-  if (!played.why_all.empty()) fmt::print("all ranks played: {}\n", played.why_all);
-  if (played.sampled.seconds.size() > 1) {
+  if (!simulated.why_all.empty()) fmt::print("all ranks simulated: {}\n", simulated.why_all);
+  if (simulated.sampled.seconds.size() > 1) {
     std::string what = flags.load.load.empty() ? "" : "load " + flags.load.load + ", ";
     if (flags.jitter > 0) what += fmt::format("jitter {}, ", *flags.jitter);
-    fmt::print(
-        "\n{}\nthe slowest sample:\n",
-        to_text(fmt::format("{}{} samples", what, played.sampled.seconds.size()), played.sampled));
+    fmt::print("\n{}\nthe slowest sample:\n",
+               to_text(fmt::format("{}{} samples", what, simulated.sampled.seconds.size()),
+                       simulated.sampled));
   }
-  if (played.rebalancing)
-    fmt::print("{}\n",
-               to_text(request.rebalance, *played.rebalancing, std::ssize(played.sampled.seconds)));
-  if (!played.scatter.none())
+  if (simulated.rebalancing)
+    fmt::print("{}\n", to_text(request.rebalance, *simulated.rebalancing,
+                               std::ssize(simulated.sampled.seconds)));
+  if (!simulated.scatter.none())
     fmt::print(
         "equal tasks take times that scatter by {:.2f} on this machine, whole ranks by {:.2f} "
         "(measured): {}; --jitter 0 leaves it out\n",
-        played.scatter.task, played.scatter.rank,
-        played.sampled.seconds.size() > 1 ? "drawn anew in every sample"
-                                          : "the step of median length of seven draws");
+        simulated.scatter.task, simulated.scatter.rank,
+        simulated.sampled.seconds.size() > 1 ? "drawn anew in every sample"
+                                             : "the step of median length of seven draws");
   const std::string closed =
       summary.closed_form_seconds
           ? fmt::format("; {}closed form {}", flags.load.load.empty() ? "" : "balanced ",
                         format_seconds(*summary.closed_form_seconds))
           : "";
   fmt::print("step {} ({} tasks{}), MFU {}\n", format_seconds(summary.step_seconds),
-             played.step.graph.tasks().size(), closed, format_percent(summary.mfu));
+             simulated.step.graph.tasks().size(), closed, format_percent(summary.mfu));
   fmt::print("mean over ranks: compute {}, exposed communication {}, bubble {}\n\n",
              format_percent(summary.compute), format_percent(summary.exposed),
              format_percent(summary.idle));
   if (const std::string lacks = to_text(fit_of(priced, summary)); !lacks.empty())
     fmt::print("{}\n", lacks);
   const strategy::RankLayout layout(priced.strategy);
-  fmt::print("{}", report::to_text(rank_table(played, layout)));
+  fmt::print("{}", report::to_text(rank_table(simulated, layout)));
 }
 
 // The page of `piper report` with what a simulation knows.
-void write_html(const Flags& flags, const Priced& priced, const PlayedSteps& played,
+void write_html(const Flags& flags, const Priced& priced, const SimulatedSteps& simulated,
                 const Summary& summary, const std::vector<int64_t>& stage_of_rank) {
   report::Report page;
   page.header = {.model = priced.model.name,
                  .cluster = priced.cluster.name,
                  .strategy = plan::describe(priced.strategy),
-                 .facts = {{"ranks played", std::to_string(played.ranks.size())}}};
-  if (played.is_exact) {
+                 .facts = {{"ranks simulated", std::to_string(simulated.ranks.size())}}};
+  if (simulated.is_exact) {
     page.trained = priced.strategy;
     page.machine = priced.cluster;
   }
-  page.predicted = report::make_gantt(played.step, played.timeline, stage_of_rank, kMostRanksDrawn);
+  page.predicted =
+      report::make_gantt(simulated.step, simulated.timeline, stage_of_rank, kMostRanksDrawn);
   page.comparison.emplace();
   page.comparison->predicted_step_seconds = summary.step_seconds;
   page.comparison->predicted_mfu = summary.mfu;
@@ -274,23 +275,24 @@ void write_html(const Flags& flags, const Priced& priced, const PlayedSteps& pla
 int run(const Flags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
   const cost::TrainerProfile trainer = trainer_of(flags.trainer, priced.strategy);
-  const PlayRequest request = request_of(flags, priced.strategy, cost::scatter(priced.cluster));
-  PlayedSteps played = play(priced, request, trainer);
-  if (played.rebalancing) compare_with_still(priced, request, trainer, *played.rebalancing);
-  const Summary summary = summarise(priced, played);
+  const SimulationRequest request =
+      request_of(flags, priced.strategy, cost::scatter(priced.cluster));
+  SimulatedSteps simulated = simulate(priced, request, trainer);
+  if (simulated.rebalancing) compare_with_still(priced, request, trainer, *simulated.rebalancing);
+  const Summary summary = summarise(priced, simulated);
   std::vector<int64_t> stage_of_rank;
   const strategy::RankLayout layout(priced.strategy);
   for (int64_t rank = 0; rank < priced.strategy.mesh.world(); ++rank)
     stage_of_rank.push_back(layout.stage(Rank(rank)));
   if (!flags.trace.empty())
-    report::write_chrome_trace_file(flags.trace, played.step, played.timeline,
+    report::write_chrome_trace_file(flags.trace, simulated.step, simulated.timeline,
                                     {.title = "predicted", .stage_of_rank = stage_of_rank});
-  if (!flags.html.empty()) write_html(flags, priced, played, summary, stage_of_rank);
+  if (!flags.html.empty()) write_html(flags, priced, simulated, summary, stage_of_rank);
   if (flags.json) {
-    std::cout << answer_json(flags, priced, request, played, summary).dump(2) << "\n";
+    std::cout << answer_json(flags, priced, request, simulated, summary).dump(2) << "\n";
     return 0;
   }
-  print_text(flags, priced, request, played, summary);
+  print_text(flags, priced, request, simulated, summary);
   if (!flags.trace.empty()) fmt::print("\nwritten: {} (open it in ui.perfetto.dev)\n", flags.trace);
   if (!flags.html.empty()) fmt::print("\nwritten: {}\n", flags.html);
   return 0;
@@ -318,7 +320,7 @@ Run add_sim(Subcommand command) {
   command.add_option("--html", flags->html, "write the timeline as a page").check(writable_file());
   add_trainer_flag(command, flags->trainer, kAsItsFile);
   command.add_flag("--all-ranks", flags->all_ranks,
-                   "play every rank, also where one pipeline stands for all");
+                   "simulate every rank, also where one pipeline stands for all");
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

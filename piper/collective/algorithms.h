@@ -35,7 +35,7 @@ MemberSteps all_to_all(AllToAll algorithm, int64_t member, const Topology& topol
 //   member f tells member t:  count(f, x) for x in to_tell[t]      (t itself is always among them)
 //
 // Sizes are functions of topology and algorithm alone, so that this exchange of counts is an
-// all-to-all whose counts everyone knows: played by the same algorithm it costs no more messages
+// all-to-all whose counts everyone knows: executed by the same algorithm it costs no more messages
 // than what it is for.
 struct CountsTold {
   std::vector<std::vector<int32_t>> to_tell;  // [other]: targets whose count this member tells it

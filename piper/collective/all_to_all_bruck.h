@@ -15,7 +15,7 @@
 // Even counts of D units: round k sends D for each d in [1, n) with bit k. Uneven counts: a
 // member must know the rows that pass through it: (i + d mod 2^k, that - d) for every d with
 // bit k and every round k, bruck_counts_told. The next round's messages wait for this round's:
-// never more than one send and one receive in flight, plays on a blocking transport.
+// never more than one send and one receive in flight, executes on a blocking transport.
 #pragma once
 
 #include <piper/collective/steps.h>

@@ -39,7 +39,7 @@ TEST_CASE("at every position of the node-aware order all members speak to differ
   CHECK(node_aware_targets(4, nodes)[0] == 7);  // the same place of the next node
 }
 
-TEST_CASE("pairwise rounds play on a blocking transport") {
+TEST_CASE("pairwise rounds execute on a blocking transport") {
   const Topology topology = apart(7);
   const CountTable table = uneven_counts(7, 3);
   const Proof proof = prove_all_to_all(

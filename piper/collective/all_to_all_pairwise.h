@@ -7,7 +7,7 @@
 //            3->    2->    1->
 //
 // Asks for counts (member, *) and (*, member). A pair without bytes has no message; its round ends
-// at once. Never more than one send and one receive in flight: plays on a blocking transport.
+// at once. Never more than one send and one receive in flight: executes on a blocking transport.
 #pragma once
 
 #include <piper/collective/steps.h>

@@ -87,7 +87,7 @@ TEST_CASE("Bruck's staging area is not packed before an earlier round has left i
   }
 }
 
-TEST_CASE("Bruck plays on a blocking transport") {
+TEST_CASE("Bruck executes on a blocking transport") {
   const Topology topology = apart(7);
   const CountTable table = uneven_counts(7, 3);
   const Proof proof = prove_all_to_all(

@@ -7,8 +7,8 @@
 //                 '-----------^     ^
 //                       '-----------'
 //
-// Played in rounds (Step::round), `window` sends leave together and the next ones when all of them
-// have left.
+// Executed in rounds (Step::round), `window` sends leave together and the next ones when all of
+// them have left.
 //
 // Asks for counts (member, *) and (*, member). A pair without bytes has no message.
 #pragma once

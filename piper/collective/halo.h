@@ -20,7 +20,7 @@
 
 namespace piper::collective {
 
-// Beside which phase the exchange inside the unit is played. Under III it waits for all of the
+// Beside which phase the exchange inside the unit is executed. Under III it waits for all of the
 // member's phase II.
 enum class PhaseOne : uint8_t { kUnderTwo, kUnderThree };
 

@@ -83,7 +83,7 @@ std::string first_problem_on_streams(const std::vector<MemberSteps>& members) {
   return first_of(problems(members, orders));
 }
 
-TEST_CASE("any exchange and any reduction plays on streams, on any topology") {
+TEST_CASE("any exchange and any reduction executes on streams, on any topology") {
   for (const AllToAll algorithm : strategy::kAllToAlls)
     CHECK(holds(std::string(strategy::name(algorithm)) + " on streams", [=] {
       const Topology topology = any_topology();

@@ -63,20 +63,20 @@ void count_steps(Proof& proof, const Topology& topology, const std::vector<Membe
 // Compares what lies in the output with a list of pieces; the lists may be cut differently.
 class Comparison {
  public:
-  Comparison(SymbolPlayer& player, size_t member, int64_t offset, int64_t count)
-      : player_(player),
+  Comparison(SymbolicExecutor& executor, size_t member, int64_t offset, int64_t count)
+      : executor_(executor),
         member_(member),
         offset_(offset),
-        held_(player.read(member, {Buffer::kOutput, offset, count})) {}
+        held_(executor.read(member, {Buffer::kOutput, offset, count})) {}
 
   // False once something is wrong.
   bool next(Piece expected) {
     while (expected.count > 0 && at_ < held_.size()) {
       Piece& held = held_[at_];
       if (held.label != expected.label || held.first != expected.first) {
-        player_.problem(fmt::format("member {} output {} is {} of {} and not {} of {}", member_,
-                                    offset_, held.first, held.label, expected.first,
-                                    expected.label));
+        executor_.problem(fmt::format("member {} output {} is {} of {} and not {} of {}", member_,
+                                      offset_, held.first, held.label, expected.first,
+                                      expected.label));
         return false;
       }
       const int64_t count = std::min(held.count, expected.count);
@@ -91,20 +91,20 @@ class Comparison {
   }
 
  private:
-  SymbolPlayer& player_;
+  SymbolicExecutor& executor_;
   size_t member_;
   int64_t offset_;
   std::vector<Piece> held_;
   size_t at_ = 0;
 };
 
-void check_exchange(SymbolPlayer& player, const std::vector<MemberSteps>& members,
+void check_exchange(SymbolicExecutor& executor, const std::vector<MemberSteps>& members,
                     const CountOf& count) {
   const auto n = static_cast<int64_t>(members.size());
   std::vector<int64_t> taken(n, 0);  // by source: what members before `to` get
   for (int64_t to = 0; to < n; ++to) {
     int64_t sum = 0;
-    Comparison output(player, to, 0, members[to].output_count);
+    Comparison output(executor, to, 0, members[to].output_count);
     for (int64_t from = 0; from < n; ++from) {
       const int64_t units = count(from, to);
       if (units == 0) continue;
@@ -113,11 +113,11 @@ void check_exchange(SymbolPlayer& player, const std::vector<MemberSteps>& member
       sum += units;
     }
     if (sum != members[to].output_count)
-      player.problem(
+      executor.problem(
           fmt::format("member {} has {} units instead of {}", to, members[to].output_count, sum));
-    if (player.memory(to, Buffer::kOutput).overwritten())
-      player.problem(fmt::format("member {} has written an output twice", to));
-    if (!player.problems().empty()) return;
+    if (executor.memory(to, Buffer::kOutput).overwritten())
+      executor.problem(fmt::format("member {} has written an output twice", to));
+    if (!executor.problems().empty()) return;
   }
 }
 
@@ -126,12 +126,12 @@ void check_exchange(SymbolPlayer& player, const std::vector<MemberSteps>& member
 Proof prove_all_to_all(const Topology& topology, const StepsOf& steps, const CountOf& count) {
   const std::vector<MemberSteps> members = all_members(topology, steps);
   Proof proof;
-  SymbolPlayer player(members, false);
-  if (player.play()) {
+  SymbolicExecutor executor(members, false);
+  if (executor.execute()) {
     count_steps(proof, topology, members);
-    check_exchange(player, members, count);
+    check_exchange(executor, members, count);
   }
-  proof.problems = std::move(player.problems());
+  proof.problems = std::move(executor.problems());
   return proof;
 }
 
@@ -139,16 +139,16 @@ Proof prove(const Topology& topology, const StepsOf& steps, bool in_place,
             const ExpectedOf& expected) {
   const std::vector<MemberSteps> members = all_members(topology, steps);
   Proof proof;
-  SymbolPlayer player(members, in_place);
-  if (player.play()) {
+  SymbolicExecutor executor(members, in_place);
+  if (executor.execute()) {
     count_steps(proof, topology, members);
     for (size_t m = 0; m < members.size(); ++m)
-      for (const Expected& part : expected(static_cast<int64_t>(m), player.sums())) {
-        Comparison output(player, m, part.offset, part.piece.count);
+      for (const Expected& part : expected(static_cast<int64_t>(m), executor.sums())) {
+        Comparison output(executor, m, part.offset, part.piece.count);
         if (!output.next(part.piece)) break;
       }
   }
-  proof.problems = std::move(player.problems());
+  proof.problems = std::move(executor.problems());
   return proof;
 }
 

@@ -4,7 +4,7 @@
 // element.
 #pragma once
 
-#include <piper/collective/symbol_player.h>
+#include <piper/collective/symbolic_executor.h>
 #include <piper/collective/topology.h>
 
 #include <cstdint>
@@ -42,7 +42,7 @@ using StepsOf = std::function<MemberSteps(int64_t member)>;
 // once.
 Proof prove_all_to_all(const Topology& topology, const StepsOf& steps, const CountOf& count);
 
-// What a member's output must hold from `offset` on when all has been played.
+// What a member's output must hold from `offset` on when all has been executed.
 struct Expected {
   int64_t offset = 0;
   Piece piece;

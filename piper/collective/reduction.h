@@ -1,5 +1,5 @@
-// What reductions share. They play in place: the output of every member holds `count` elements at
-// the start, cut into one share a member (all_reduce_direct.h: reduce_share).
+// What reductions share. They execute in place: the output of every member holds `count` elements
+// at the start, cut into one share a member (all_reduce_direct.h: reduce_share).
 //
 //   reduce-scatter   afterwards a member's own share is the sum over members; what lies in other
 //                    shares is not said

@@ -1,5 +1,5 @@
-// The closed list of forms in which a reduction is played, and one function for each reduction that
-// writes any of them. Gradients cross the same network as tokens.
+// The closed list of forms in which a reduction is executed, and one function for each reduction
+// that writes any of them. Gradients cross the same network as tokens.
 #pragma once
 
 #include <piper/collective/steps.h>

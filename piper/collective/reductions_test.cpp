@@ -178,7 +178,7 @@ TEST_CASE("scratch of reductions is what the headers say") {
     CHECK(all_gather(form, 5, topology, count).scratch_count == 0);
 }
 
-TEST_CASE("rings play on a blocking transport") {
+TEST_CASE("rings execute on a blocking transport") {
   const Topology topology = apart(5);
   const Proof proof = prove(
       topology,

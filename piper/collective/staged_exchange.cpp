@@ -22,24 +22,24 @@ class Writer {
       of_stage_.clear();
       part_ = static_cast<uint32_t>(2 * i);
       steps_.set_round(static_cast<int64_t>(i));
-      play(exchange.stages[i], exchange.stages[i].waits_for_all ? all : -1);
-      if (i == beside) play_inside(exchange.inside, inside_waits ? all : -1);
+      execute(exchange.stages[i], exchange.stages[i].waits_for_all ? all : -1);
+      if (i == beside) execute_inside(exchange.inside, inside_waits ? all : -1);
     }
-    if (num == 0) play_inside(exchange.inside, -1);
+    if (num == 0) execute_inside(exchange.inside, -1);
     deliver();
     return steps_.take();
   }
 
  private:
   // Parts: stage i has 2 i, phase I beside it 2 i + 1.
-  void play_inside(const Stage& stage, int32_t after) {
+  void execute_inside(const Stage& stage, int32_t after) {
     std::vector<int32_t> before = std::move(of_stage_);
     ++part_;
-    play(stage, after);
+    execute(stage, after);
     of_stage_ = std::move(before);  // nothing waits for phase I
   }
 
-  void play(const Stage& stage, int32_t after) {
+  void execute(const Stage& stage, int32_t after) {
     arrived_.clear();
     for (const Bundle& bundle : stage.in)
       if (bundle.peer != member_) receive(bundle, stage.always_unpacks, after);

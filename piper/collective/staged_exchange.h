@@ -34,7 +34,7 @@ struct Stage {
 
 struct StagedExchange {
   std::vector<Stage> stages;
-  Stage inside;                              // phase I: plays beside them
+  Stage inside;                              // phase I: executes beside them
   PhaseOne phase_one = PhaseOne::kUnderTwo;  // beside the first of them, or beside the last
 };
 

@@ -2,8 +2,8 @@
 // step waits for.
 //
 // One algorithm = one pair of files that writes the lists of all members from sizes alone: pure
-// functions, no I/O, no ranks (members are numbered 0 .. n-1), no element type. comm/ plays a list
-// on plain buffers, a price of it is a sum over the same list, and verify.h proves it for all
+// functions, no I/O, no ranks (members are numbered 0 .. n-1), no element type. comm/ executes a
+// list on plain buffers, a price of it is a sum over the same list, and verify.h proves it for all
 // members at once. Offsets and counts are in units of the caller's choice: bytes for an exchange,
 // elements for a reduction.
 #pragma once
@@ -48,8 +48,8 @@ struct Step {
   // Tells apart several messages from one member to another: a send and its receive agree on it.
   uint32_t part = 0;
   // Of a send and a receive, which agree on it: greater than the round of every message that the
-  // step comes after, at either end. Who cannot start messages in any order (a stream) plays them
-  // round by round: stream_order.h. Numbers may be left out.
+  // step comes after, at either end. Who cannot start messages in any order (a stream) executes
+  // them round by round: stream_order.h. Numbers may be left out.
   int32_t round = 0;
   // Of kCopyRows and kAddRows: pairs [first_row, first_row + num_rows) of MemberSteps::row_pairs.
   // No target row stands in it twice. The blocks are what the pairs may reach, not what they touch.

@@ -1,4 +1,4 @@
-// A member's steps as a programme for streams: queues that play what is put into them one after
+// A member's steps as a programme for streams: queues that execute what is put into them one after
 // another, such as those of a GPU under NCCL.
 //
 // Steps may start in any order that `after` allows, and a message that waits holds up nobody. On a
@@ -67,11 +67,11 @@ StreamOrder stream_order(const MemberSteps& member);
 
 int64_t num_groups(const StreamOrder& order);
 
-// Plays the programmes of all members and says what is wrong, one line each; empty = proven. Asks
-// nothing of how they were made: every step that moves something is issued once, all that `after`
-// says is kept by lanes and events, the k-th send of a pair meets a receive of the same part and
-// size, what two members have for each other in one group of the one is in one group of the other,
-// and nobody waits in a circle although no send ends before its receive has started.
+// Executes the programmes of all members and says what is wrong, one line each; empty = proven.
+// Asks nothing of how they were made: every step that moves something is issued once, all that
+// `after` says is kept by lanes and events, the k-th send of a pair meets a receive of the same
+// part and size, what two members have for each other in one group of the one is in one group of
+// the other, and nobody waits in a circle although no send ends before its receive has started.
 std::vector<std::string> problems(const std::vector<MemberSteps>& members,
                                   const std::vector<StreamOrder>& orders);
 

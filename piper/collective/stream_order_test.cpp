@@ -46,7 +46,7 @@ Members exchange(AllToAll algorithm, const Topology& topology, const CountTable&
   });
 }
 
-TEST_CASE("every exchange plays on streams: all topologies, even, uneven, empty, one hot pair") {
+TEST_CASE("every exchange executes on streams: all topologies, even, uneven, empty, one hot pair") {
   uint32_t seed = 0;
   for (const AllToAll algorithm : strategy::kAllToAlls)
     for (const Topology& topology : small_topologies()) {
@@ -66,7 +66,7 @@ TEST_CASE("every exchange plays on streams: all topologies, even, uneven, empty,
     }
 }
 
-TEST_CASE("windows of any size play on streams") {
+TEST_CASE("windows of any size execute on streams") {
   for (const Topology& topology : small_topologies())
     for (const int64_t window : {1, 2, 5}) {
       CAPTURE(to_text(topology));
@@ -77,7 +77,7 @@ TEST_CASE("windows of any size play on streams") {
     }
 }
 
-TEST_CASE("deduplicated exchanges play on streams, there and back") {
+TEST_CASE("deduplicated exchanges execute on streams, there and back") {
   uint32_t seed = 0;
   for (const Topology& topology : small_topologies())
     for (const int64_t k : {1, 2, 5})
@@ -96,7 +96,7 @@ TEST_CASE("deduplicated exchanges play on streams, there and back") {
         }
 }
 
-TEST_CASE("every reduction plays on streams") {
+TEST_CASE("every reduction executes on streams") {
   for (const ReductionForm form : kReductionForms)
     for (const auto& reduction : {reduce_scatter, all_gather, all_reduce})
       for (const Topology& topology : small_topologies())
@@ -110,7 +110,7 @@ TEST_CASE("every reduction plays on streams") {
         }
 }
 
-TEST_CASE("transfers between stages play on streams, straight and spread over NICs") {
+TEST_CASE("transfers between stages execute on streams, straight and spread over NICs") {
   for (const Topology& topology : small_topologies()) {
     const auto n = static_cast<int32_t>(num_members(topology));
     std::vector<Transfer> transfers;

@@ -39,9 +39,9 @@ bool conflict(const Step& a, const Step& b) {
   return writes_into(a, b) || writes_into(b, a);
 }
 
-class SymbolicPlayer {
+class SymbolicRun {
  public:
-  explicit SymbolicPlayer(const std::vector<MemberSteps>& members) : members_(members) {
+  explicit SymbolicRun(const std::vector<MemberSteps>& members) : members_(members) {
     for (const MemberSteps& member : members) {
       const std::array<int64_t, kNumBuffers> counts{member.input_count, member.output_count,
                                                     member.scratch_count};
@@ -59,8 +59,8 @@ class SymbolicPlayer {
     problems_.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
 
-  // False when the lists are not sound enough to be played on.
-  bool play() {
+  // False when the lists are not sound enough to be executed on.
+  bool execute() {
     for (size_t m = 0; m < members_.size(); ++m) check_list(m);
     if (!problems_.empty()) return false;
     for (size_t m = 0; m < members_.size(); ++m) check_races(m);
@@ -141,7 +141,7 @@ class SymbolicPlayer {
         return true;
       case StepKind::kCopyRows:
       case StepKind::kAddRows:
-        problem("member {} step {} moves rows, which this one does not play", m, s);
+        problem("member {} step {} moves rows, which this one does not execute", m, s);
         return false;
     }
     return false;
@@ -209,8 +209,8 @@ class SymbolicPlayer {
   std::vector<std::string> problems_;
 };
 
-std::vector<Cell>& fill(SymbolicPlayer& player, size_t member, Buffer buffer) {
-  std::vector<Cell>& cells = player.memory(member)[static_cast<size_t>(buffer)];
+std::vector<Cell>& fill(SymbolicRun& run, size_t member, Buffer buffer) {
+  std::vector<Cell>& cells = run.memory(member)[static_cast<size_t>(buffer)];
   for (size_t i = 0; i < cells.size(); ++i)
     cells[i].sum = {Term{static_cast<int32_t>(member), static_cast<int64_t>(i)}};
   return cells;
@@ -232,40 +232,40 @@ std::vector<Term> expected_exchange(const std::vector<std::vector<int64_t>>& cou
 
 std::vector<std::string> verify_all_to_all(const std::vector<MemberSteps>& members,
                                            const std::vector<std::vector<int64_t>>& counts) {
-  SymbolicPlayer player(members);
-  for (size_t m = 0; m < members.size(); ++m) fill(player, m, Buffer::kInput);
-  if (!player.play()) return player.problems();
+  SymbolicRun run(members);
+  for (size_t m = 0; m < members.size(); ++m) fill(run, m, Buffer::kInput);
+  if (!run.execute()) return run.problems();
   for (size_t m = 0; m < members.size(); ++m) {
-    const std::vector<Cell>& output = player.memory(m)[static_cast<size_t>(Buffer::kOutput)];
+    const std::vector<Cell>& output = run.memory(m)[static_cast<size_t>(Buffer::kOutput)];
     const std::vector<Term> expected = expected_exchange(counts, m);
     if (output.size() != expected.size())
-      player.problem("member {} has {} units instead of {}", m, output.size(), expected.size());
+      run.problem("member {} has {} units instead of {}", m, output.size(), expected.size());
     for (size_t i = 0; i < std::min(output.size(), expected.size()); ++i) {
       if (output[i].num_writes != 1)
-        player.problem("member {} output {} was written {} times", m, i, output[i].num_writes);
+        run.problem("member {} output {} was written {} times", m, i, output[i].num_writes);
       if (output[i].sum != std::vector<Term>{expected[i]})
-        player.problem("member {} output {} is not element {} of member {}", m, i,
-                       expected[i].element, expected[i].member);
+        run.problem("member {} output {} is not element {} of member {}", m, i, expected[i].element,
+                    expected[i].member);
     }
   }
-  return player.problems();
+  return run.problems();
 }
 
 std::vector<std::string> verify_all_reduce(const std::vector<MemberSteps>& members, int64_t count) {
-  SymbolicPlayer player(members);
+  SymbolicRun run(members);
   for (size_t m = 0; m < members.size(); ++m)
-    if (static_cast<int64_t>(fill(player, m, Buffer::kOutput).size()) != count)
-      player.problem("member {} does not hold {} elements", m, count);
-  if (!player.problems().empty() || !player.play()) return player.problems();
+    if (static_cast<int64_t>(fill(run, m, Buffer::kOutput).size()) != count)
+      run.problem("member {} does not hold {} elements", m, count);
+  if (!run.problems().empty() || !run.execute()) return run.problems();
   for (size_t m = 0; m < members.size(); ++m)
     for (int64_t i = 0; i < count; ++i) {
       std::vector<Term> expected;
       for (size_t from = 0; from < members.size(); ++from)
         expected.push_back({static_cast<int32_t>(from), i});
-      if (player.memory(m)[static_cast<size_t>(Buffer::kOutput)][i].sum != expected)
-        player.problem("member {} element {} is not the sum in ascending order", m, i);
+      if (run.memory(m)[static_cast<size_t>(Buffer::kOutput)][i].sum != expected)
+        run.problem("member {} element {} is not the sum in ascending order", m, i);
     }
-  return player.problems();
+  return run.problems();
 }
 
 }  // namespace piper::collective

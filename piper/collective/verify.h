@@ -1,8 +1,8 @@
-// Proves step lists without running them: plays all members on symbols instead of numbers.
+// Proves step lists without running them: executes all members on symbols instead of numbers.
 //
 // Every element is a list of terms "member m's element e", in the order in which they were added.
 // Because the lists are also shown to be free of races (any two steps of a member that touch the
-// same place, one of them writing, are ordered by `after`), the one order played stands for every
+// same place, one of them writing, are ordered by `after`), the one order executed stands for every
 // order of starting and of arrival.
 //
 // For tests and for trying out algorithms: time and memory grow with the number of elements and

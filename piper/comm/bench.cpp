@@ -19,7 +19,7 @@ Group everyone(const Transport& transport) {
 }
 
 // One rank of a measurement.
-struct Player {
+struct BenchMember {
   Transport& transport;
   double timeout_seconds;
   Group group = everyone(transport);
@@ -40,7 +40,7 @@ struct Player {
   }
 };
 
-using Work = std::function<void(Player&, int64_t bytes)>;
+using Work = std::function<void(BenchMember&, int64_t bytes)>;
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -50,11 +50,11 @@ int64_t now_ns() {
 
 // Seconds of one of `repeats` operations, from the first rank's start to the last rank's end: the
 // same on all ranks.
-double time_batch(Player& player, const Work& work, int64_t bytes, int64_t repeats) {
-  player.share(0, 0);
+double time_batch(BenchMember& member, const Work& work, int64_t bytes, int64_t repeats) {
+  member.share(0, 0);
   const int64_t start = now_ns();
-  for (int64_t i = 0; i < repeats; ++i) work(player, bytes);
-  const std::vector<int64_t> times = player.share(start, now_ns());
+  for (int64_t i = 0; i < repeats; ++i) work(member, bytes);
+  const std::vector<int64_t> times = member.share(start, now_ns());
   int64_t first = std::numeric_limits<int64_t>::max(), last = std::numeric_limits<int64_t>::min();
   for (size_t i = 0; i < times.size(); i += 2) {
     first = std::min(first, times[i]);
@@ -65,11 +65,11 @@ double time_batch(Player& player, const Work& work, int64_t bytes, int64_t repea
 
 // Seconds of one operation after work of their own (BenchOptions::bytes_between): the same on all
 // ranks.
-double time_apart(Player& player, const Work& work, int64_t bytes) {
-  for (std::byte& byte : player.between) byte ^= std::byte{1};
+double time_apart(BenchMember& member, const Work& work, int64_t bytes) {
+  for (std::byte& byte : member.between) byte ^= std::byte{1};
   const int64_t start = now_ns();
-  work(player, bytes);
-  const std::vector<int64_t> times = player.share(start, now_ns());
+  work(member, bytes);
+  const std::vector<int64_t> times = member.share(start, now_ns());
   int64_t last = std::numeric_limits<int64_t>::min();
   double ends = 0;
   for (size_t i = 0; i < times.size(); i += 2) {
@@ -80,31 +80,31 @@ double time_apart(Player& player, const Work& work, int64_t bytes) {
 }
 
 // All ranks decide alike, because they decide by times that they share.
-cluster::Timing measure_size(Player& player, const Work& work, int64_t bytes, double budget_seconds,
-                             const BenchOptions& options,
+cluster::Timing measure_size(BenchMember& member, const Work& work, int64_t bytes,
+                             double budget_seconds, const BenchOptions& options,
                              const std::function<void(double)>& progress) {
   constexpr int64_t kMinBatches = 3, kMaxRepeats = 1000;
   constexpr double kLongBatch = 4;
-  player.repeated.reset();
-  player.source.assign(bytes, std::byte{1});
-  player.target.assign(bytes, std::byte{2});
-  double used = time_batch(player, work, bytes, 1);  // warms up
+  member.repeated.reset();
+  member.source.assign(bytes, std::byte{1});
+  member.target.assign(bytes, std::byte{2});
+  double used = time_batch(member, work, bytes, 1);  // warms up
   int64_t repeats = std::clamp(static_cast<int64_t>(options.batch_seconds / std::max(used, 1e-9)),
                                int64_t{1}, kMaxRepeats);
   cluster::Sampler sampler({.tight = options.tight,
                             .budget_seconds = budget_seconds,
                             .min_samples = kMinBatches,
                             .max_samples = std::max(options.max_batches, kMinBatches)});
-  player.between.assign(options.bytes_between, std::byte{0});
+  member.between.assign(options.bytes_between, std::byte{0});
   while (options.bytes_between > 0 && !sampler.done(used)) {
     const int64_t before = now_ns();
-    sampler.add(time_apart(player, work, bytes));
+    sampler.add(time_apart(member, work, bytes));
     // Of one rank's clock, which others do not see.
-    used += static_cast<double>(player.share(now_ns() - before, 0).front()) * 1e-9;
+    used += static_cast<double>(member.share(now_ns() - before, 0).front()) * 1e-9;
     progress(std::clamp(used / budget_seconds, 0.0, 1.0));
   }
   while (!sampler.done(used)) {
-    sampler.add(time_batch(player, work, bytes, repeats));
+    sampler.add(time_batch(member, work, bytes, repeats));
     const double batch = sampler.samples().back() * static_cast<double>(repeats);
     used += batch;
     // The warm-up was luckier than what follows: shorter batches, or three of them take all day on
@@ -122,7 +122,7 @@ std::vector<Sample> measure(World& world, const std::vector<int64_t>& sizes,
   std::vector<Sample> samples;
   const auto num_sizes = static_cast<double>(sizes.size());
   run_ranks(world, [&](Transport& transport) {
-    Player player{transport, options.timeout_seconds};
+    BenchMember member{transport, options.timeout_seconds};
     const bool reports = transport.rank().value == 0;
     for (size_t i = 0; i < sizes.size(); ++i) {
       const auto progress = [&](double part) {
@@ -130,7 +130,7 @@ std::vector<Sample> measure(World& world, const std::vector<int64_t>& sizes,
           options.progress((static_cast<double>(i) + part) / num_sizes);
       };
       const cluster::Timing timing = measure_size(
-          player, work, sizes[i], options.budget_seconds / num_sizes, options, progress);
+          member, work, sizes[i], options.budget_seconds / num_sizes, options, progress);
       progress(1);
       if (reports) samples.push_back({sizes[i], timing.seconds, timing});
     }
@@ -138,54 +138,54 @@ std::vector<Sample> measure(World& world, const std::vector<int64_t>& sizes,
   return samples;
 }
 
-void pass_on(Player& player, int64_t) {
-  const int64_t n = player.transport.world_size(), rank = player.transport.rank().value;
-  const OperationName name = player.name("bench message");
+void pass_on(BenchMember& member, int64_t) {
+  const int64_t n = member.transport.world_size(), rank = member.transport.rank().value;
+  const OperationName name = member.name("bench message");
   const auto receive =
-      start_receive(player.transport, Rank((rank + n - 1) % n), name, player.target);
-  const auto send = start_send(player.transport, Rank((rank + 1) % n), name, player.source);
-  player.finish(*send);
-  player.finish(*receive);
+      start_receive(member.transport, Rank((rank + n - 1) % n), name, member.target);
+  const auto send = start_send(member.transport, Rank((rank + 1) % n), name, member.source);
+  member.finish(*send);
+  member.finish(*receive);
 }
 
-void exchange(Player& player, int64_t bytes) {
-  const auto n = static_cast<int64_t>(player.group.members.size());
+void exchange(BenchMember& member, int64_t bytes) {
+  const auto n = static_cast<int64_t>(member.group.members.size());
   const std::vector<int64_t> each(n, bytes / n);
-  player.finish(*start_all_to_all(player.transport, player.group, player.name("bench all-to-all"),
-                                  player.source, each, player.target, each));
+  member.finish(*start_all_to_all(member.transport, member.group, member.name("bench all-to-all"),
+                                  member.source, each, member.target, each));
 }
 
-void reduce(Player& player, int64_t) {
-  player.finish(*start_all_reduce(player.transport, player.group, player.name("bench all-reduce"),
-                                  Element::kFloat32, player.target));
+void reduce(BenchMember& member, int64_t) {
+  member.finish(*start_all_reduce(member.transport, member.group, member.name("bench all-reduce"),
+                                  Element::kFloat32, member.target));
 }
 
 using Half = collective::MemberSteps(collective::ReductionForm, int64_t,
                                      const collective::Topology&, int64_t);
 
 // In place in the target, whose steps are written once.
-void play_half(Player& player, int64_t bytes, const char* what, Half* half) {
-  if (!player.repeated) {
-    const collective::Topology all = collective::apart(std::ssize(player.group.members));
-    player.repeated =
-        make_exchange(player.transport, player.group, what,
-                      half(collective::ReductionForm::kDirect, player.group.index, all, bytes / 4),
-                      {}, player.target, {}, Element::kFloat32);
+void execute_half(BenchMember& member, int64_t bytes, const char* what, Half* half) {
+  if (!member.repeated) {
+    const collective::Topology all = collective::apart(std::ssize(member.group.members));
+    member.repeated =
+        make_exchange(member.transport, member.group, what,
+                      half(collective::ReductionForm::kDirect, member.group.index, all, bytes / 4),
+                      {}, member.target, {}, Element::kFloat32);
   }
-  player.repeated->start(player.next_key++);
-  player.finish(*player.repeated);
+  member.repeated->start(member.next_key++);
+  member.finish(*member.repeated);
 }
 
-void scatter(Player& player, int64_t bytes) {
-  play_half(player, bytes, "bench reduce-scatter", &collective::reduce_scatter);
+void scatter(BenchMember& member, int64_t bytes) {
+  execute_half(member, bytes, "bench reduce-scatter", &collective::reduce_scatter);
 }
 
-void gather(Player& player, int64_t bytes) {
-  play_half(player, bytes, "bench all-gather", &collective::all_gather);
+void gather(BenchMember& member, int64_t bytes) {
+  execute_half(member, bytes, "bench all-gather", &collective::all_gather);
 }
 
-void copy(Player& player, int64_t bytes) {
-  if (bytes > 0) std::memcpy(player.target.data(), player.source.data(), bytes);
+void copy(BenchMember& member, int64_t bytes) {
+  if (bytes > 0) std::memcpy(member.target.data(), member.source.data(), bytes);
 }
 
 std::vector<int64_t> whole_elements(std::vector<int64_t> sizes) {
@@ -239,19 +239,19 @@ int64_t count_wrong_all_to_all(World& world, int64_t bytes, double timeout_secon
   const int64_t n = world.size(), each = bytes / n;
   std::atomic<int64_t> num_wrong{0};
   run_ranks(world, [&](Transport& transport) {
-    Player player{transport, timeout_seconds};
+    BenchMember member{transport, timeout_seconds};
     const int64_t rank = transport.rank().value;
-    player.source.resize(each * n);
-    player.target.resize(each * n);
+    member.source.resize(each * n);
+    member.target.resize(each * n);
     for (int64_t to = 0; to < n; ++to)
-      for (int64_t i = 0; i < each; ++i) player.source[to * each + i] = numbered(rank, to, i);
+      for (int64_t i = 0; i < each; ++i) member.source[to * each + i] = numbered(rank, to, i);
     // Wherever nothing arrives the byte is wrong.
     for (int64_t from = 0; from < n; ++from)
-      for (int64_t i = 0; i < each; ++i) player.target[from * each + i] = ~numbered(from, rank, i);
-    exchange(player, each * n);
+      for (int64_t i = 0; i < each; ++i) member.target[from * each + i] = ~numbered(from, rank, i);
+    exchange(member, each * n);
     for (int64_t from = 0; from < n; ++from)
       for (int64_t i = 0; i < each; ++i)
-        if (player.target[from * each + i] != numbered(from, rank, i)) ++num_wrong;
+        if (member.target[from * each + i] != numbered(from, rank, i)) ++num_wrong;
   });
   return num_wrong;
 }

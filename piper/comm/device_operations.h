@@ -1,4 +1,4 @@
-// Additions and moves of rows where data lies on a device: what a player of steps needs beside
+// Additions and moves of rows where data lies on a device: what an executor of steps needs beside
 // messages and copies, put into a stream.
 //
 // Implementations: executor/tensor_device_operations.h (libtorch, any device it knows).

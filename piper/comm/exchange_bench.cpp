@@ -3,7 +3,7 @@
 #include <piper/base/units.h>
 #include <piper/comm/exchange_bench.h>
 #include <piper/comm/operations.h>
-#include <piper/comm/step_player.h>
+#include <piper/comm/step_executor.h>
 
 #include <algorithm>
 #include <chrono>
@@ -61,20 +61,20 @@ class Member {
   size_t num_exchanges() const { return operations_.size(); }
   bool is_native(size_t exchange) const { return exchanges_[exchange].native != nullptr; }
 
-  // Plays the exchange once and counts the bytes that are wrong here.
+  // Executes the exchange once and counts the bytes that are wrong here.
   int64_t check(size_t exchange) {
     note(exchange);
     int64_t num_wrong = 0;
     if (exchanges_[exchange].data) {
       Own& own = own_[exchange];
       std::ranges::transform(own.data.expected, own.output.begin(), std::bit_not<std::byte>());
-      play_anew(exchange, own.data.input, own.output);
+      execute_anew(exchange, own.data.input, own.output);
       for (size_t i = 0; i < own.output.size(); ++i)
         num_wrong += own.output[i] == own.data.expected[i] ? 0 : 1;
       return num_wrong;
     }
     for_output([](std::byte right, std::byte& byte) { byte = ~right; });
-    play_anew(exchange, input_, output_);
+    execute_anew(exchange, input_, output_);
     for_output([&](std::byte right, std::byte& byte) { num_wrong += byte == right ? 0 : 1; });
     return num_wrong;
   }
@@ -84,7 +84,7 @@ class Member {
     note(exchange);
     start_together();
     const int64_t begin = now_ns();
-    for (int64_t i = 0; i < repeats; ++i) play(exchange);
+    for (int64_t i = 0; i < repeats; ++i) execute(exchange);
     const std::vector<Pair> times = share({begin, now_ns()});
     int64_t first = std::numeric_limits<int64_t>::max(), last = 0, longest = 0;
     for (size_t r = 0; r < times.size(); ++r) {
@@ -162,13 +162,13 @@ class Member {
     Own& own = own_[e];
     own.data = exchange.data(group_.index);
     own.output.resize(own.data.expected.size());
-    PlayBuffers buffers{
+    ExecutionBuffers buffers{
         own.data.input, own.output,
         std::shared_ptr<std::byte>(
             new std::byte[static_cast<size_t>(steps.scratch_count * exchange.unit.bytes)],
             std::default_delete<std::byte[]>())};
-    return std::make_unique<StepPlayer>(transport_, group_, exchange.name, std::move(steps),
-                                        std::move(buffers), exchange.unit);
+    return std::make_unique<StepExecutor>(transport_, group_, exchange.name, std::move(steps),
+                                          std::move(buffers), exchange.unit);
   }
 
   // Of this rank's: where loads are even, any.
@@ -200,15 +200,17 @@ class Member {
     }
   }
 
-  // From these bytes to these, wherever it is played.
-  void play_anew(size_t exchange, std::span<const std::byte> input, std::span<std::byte> output) {
+  // From these bytes to these, wherever it is executed.
+  void execute_anew(size_t exchange, std::span<const std::byte> input,
+                    std::span<std::byte> output) {
     if (device_ != nullptr) device_->put(exchange, input, output);
-    play(exchange);
+    execute(exchange);
     if (device_ != nullptr) device_->fetch(exchange, output);
   }
 
-  void play(size_t exchange) {
-    if (device_ != nullptr) return device_->play(exchange, next_key_++, options_.timeout_seconds);
+  void execute(size_t exchange) {
+    if (device_ != nullptr)
+      return device_->execute(exchange, next_key_++, options_.timeout_seconds);
     if (operations_[exchange] == nullptr)
       return exchanges_[exchange].native(input_, sent_bytes_, output_, received_bytes_);
     operations_[exchange]->start(next_key_++);

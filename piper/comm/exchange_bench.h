@@ -6,7 +6,7 @@
 #include <piper/cluster/timing.h>
 #include <piper/collective/steps.h>
 #include <piper/collective/topology.h>
-#include <piper/comm/step_player.h>
+#include <piper/comm/step_executor.h>
 #include <piper/comm/world.h>
 
 #include <cstddef>
@@ -35,8 +35,8 @@ struct Exchange {
   Unit unit = {};  // of the steps
 };
 
-// Where exchanges are played when it is not on plain buffers over the transport: of one rank, whose
-// thread alone calls it. Throws CommError.
+// Where exchanges are executed when it is not on plain buffers over the transport: of one rank,
+// whose thread alone calls it. Throws CommError.
 class DeviceExchanges {
  public:
   virtual ~DeviceExchanges() = default;
@@ -44,18 +44,18 @@ class DeviceExchanges {
   virtual void add(const std::string& name, collective::MemberSteps steps, Unit unit) = 0;
   virtual void put(size_t exchange, std::span<const std::byte> input,
                    std::span<const std::byte> output) = 0;
-  virtual void play(size_t exchange, uint64_t key, double timeout_seconds) = 0;
+  virtual void execute(size_t exchange, uint64_t key, double timeout_seconds) = 0;
   virtual void fetch(size_t exchange, std::span<std::byte> output) = 0;
 };
 
-// Of an exchange in a batch. What somebody else plays needs no keys of ours, and may be over in
+// Of an exchange in a batch. What somebody else executes needs no keys of ours, and may be over in
 // nanoseconds.
 inline constexpr int64_t kMaxRepeats = 1000, kMaxNativeRepeats = 100'000;
 
 struct ExchangeBenchOptions {
-  // Of one call by the slowest rank's wall clock. At least min_rounds are played; with min_rounds 1
-  // a call that is late before its first batch takes the one exchange that it has timed, unchecked
-  // after.
+  // Of one call by the slowest rank's wall clock. At least min_rounds are executed; with min_rounds
+  // 1 a call that is late before its first batch takes the one exchange that it has timed,
+  // unchecked after.
   double budget_seconds = 2;
   double batch_seconds = 2e-3;  // an exchange is repeated until a batch lasts about as long
   int64_t min_rounds = 3, max_rounds = 25;  // batches of every exchange
@@ -64,7 +64,7 @@ struct ExchangeBenchOptions {
   // The clocks of all processes are one (one host): ranks then start together, and a batch lasts
   // from the first rank's start to the last one's end. Otherwise as long as the slowest rank's.
   bool one_clock = true;
-  // Where they are played; empty: over the transport. Native exchanges are not, then.
+  // Where they are executed; empty: over the transport. Native exchanges are not, then.
   std::function<std::unique_ptr<DeviceExchanges>(const Transport&)> device = {};
   std::function<void(double)> progress;  // the part done, 0 .. 1, in rank 0's thread; may be empty
 };

@@ -65,12 +65,12 @@ TEST_CASE("an exchange that forgets a block, or takes a wrong one, has wrong byt
 TEST_CASE(
     "what is short is repeated until a batch lasts, though its first times were the start's") {
   const CountOf count = [](int64_t, int64_t) { return 8; };
-  std::atomic<int64_t> num_played{0};
+  std::atomic<int64_t> num_executed{0};
   const Exchange quick{"quick",
                        {},
                        [&](std::span<const std::byte>, std::span<const int>, std::span<std::byte>,
                            std::span<const int>) {
-                         if (++num_played <= 2)  // checked once and timed once
+                         if (++num_executed <= 2)  // checked once and timed once
                            std::this_thread::sleep_for(std::chrono::milliseconds(4));
                        }};
   LocalWorld world(1);
@@ -83,19 +83,19 @@ TEST_CASE(
 TEST_CASE("a bench that is late ends as soon as it may, on all ranks alike") {
   const CountOf count = [](int64_t, int64_t) { return 8; };
   for (const int64_t min_rounds : {1, 3}) {
-    std::atomic<int64_t> num_played{0};
+    std::atomic<int64_t> num_executed{0};
     const Exchange slow{"slow",
                         {},
                         [&](std::span<const std::byte>, std::span<const int>, std::span<std::byte>,
                             std::span<const int>) {
-                          ++num_played;
+                          ++num_executed;
                           std::this_thread::sleep_for(std::chrono::milliseconds(20));
                         }};
     LocalWorld world(3);
     const auto results =
         measure_exchanges(world, {slow}, count, {.budget_seconds = 0.01, .min_rounds = min_rounds});
     // Checked and timed once before the rounds, and checked after them.
-    CHECK(num_played == 3 * (min_rounds == 1 ? 2 : 2 + 3 + 1));
+    CHECK(num_executed == 3 * (min_rounds == 1 ? 2 : 2 + 3 + 1));
     CHECK(results[0].timing.num_samples == min_rounds);
     CHECK(results[0].seconds >= 0.02);
   }

@@ -30,12 +30,12 @@ TEST_CASE("an offered message arrives in pieces, whatever the sizes of the piece
   PeerFixture peer;
   const auto mine = receive(peer);
   peer.say_note(head(NoteKind::kOffer));
-  peer.play();
+  peer.execute();
   CHECK(mine->state() == PostingState::kCopying);
   for (const uint32_t size : {1, 0, 499, 500}) {
     peer.say_chunk(size, 7);
     peer.say(bytes(size));
-    peer.play();
+    peer.execute();
   }
   CHECK(mine->state() == PostingState::kDone);
   CHECK(mine->buffer == bytes(kSize));
@@ -47,7 +47,7 @@ TEST_CASE("who withdraws an offer before any of it has come is believed") {
   auto mine = receive(peer);
   peer.say_note(head(NoteKind::kOffer));
   peer.say_note(head(NoteKind::kGone));
-  peer.play();
+  peer.execute();
   CHECK(mine->state() == PostingState::kWaiting);
   CHECK(peer.drop(mine));
   CHECK(peer.lost() == "");
@@ -58,18 +58,18 @@ TEST_CASE(
   PeerFixture peer;
   auto mine = receive(peer);
   peer.say_note(head(NoteKind::kOffer));
-  peer.play();
+  peer.execute();
   // The head of a chunk and half of its bytes; the rest comes after the withdrawal, which takes the
   // other connection.
   peer.say_chunk(kSize, 7);
   peer.say(bytes(kSize / 2));
-  peer.play();
+  peer.execute();
   peer.say_note(head(NoteKind::kGone));
-  peer.play();
+  peer.execute();
   CHECK(peer.lost() == "it withdraws a message of which it has sent a part");
   CHECK_FALSE(peer.drop(mine));  // in use until all is over
   peer.say(bytes(kSize / 2));
-  peer.play();
+  peer.execute();
 }
 
 TEST_CASE("one number for two messages is refused, and nobody waits for the second for ever") {
@@ -79,7 +79,7 @@ TEST_CASE("one number for two messages is refused, and nobody waits for the seco
   MessageHead second = head(NoteKind::kOffer);
   second.key = 6;
   peer.say_note(second);
-  peer.play();
+  peer.execute();
   CHECK(peer.lost() == "it gave two messages one number");
   CHECK(two->state() == PostingState::kWithdrawn);
 }
@@ -88,14 +88,14 @@ TEST_CASE("credit is given back for what was sent, and no more") {
   for (const uint64_t size : {uint64_t{1}, uint64_t{1} << 62, uint64_t{1} << 63, ~uint64_t{0}}) {
     PeerFixture peer;
     peer.say_note(head(NoteKind::kCredit, 0, size));
-    peer.play();
+    peer.execute();
     CHECK(peer.lost() == "it gave back more bytes than it was sent");
   }
   PeerFixture peer;
   const auto sent = peer.post(Direction::kSend, Rank(0), Rank(2), 5, 0, kSize);
   CHECK(sent->state() == PostingState::kDone);  // eagerly
   peer.say_note(head(NoteKind::kCredit, 0, kSize + 256));
-  peer.play();
+  peer.execute();
   CHECK(peer.lost() == "");
 }
 
@@ -106,13 +106,13 @@ TEST_CASE("early messages fill no more memory than a process has credit") {
     MessageHead early = head(NoteKind::kEager, key, payload.size());
     early.key = key;
     peer.say_note(early, payload);
-    peer.play();
+    peer.execute();
   }
   CHECK(peer.lost() == "");
   MessageHead early = head(NoteKind::kEager, 9, payload.size());
   early.key = 9;
   peer.say_note(early, payload);
-  peer.play();
+  peer.execute();
   CHECK(peer.lost() == "more bytes came at once than it may send");
 }
 
@@ -122,10 +122,10 @@ TEST_CASE("what was not offered is not sent, and a withdrawn offer may be accept
   CHECK(sent->state() == PostingState::kWaiting);  // offered, as number 1
   CHECK(peer.drop(sent));
   peer.say_note(head(NoteKind::kAccept, 1));
-  peer.play();
+  peer.execute();
   CHECK(peer.lost() == "");
   peer.say_note(head(NoteKind::kAccept, 1));
-  peer.play();
+  peer.execute();
   CHECK(peer.lost() == "it accepts what it was not offered");
 }
 
@@ -134,7 +134,7 @@ TEST_CASE("messages from or for others, payloads that nobody expects, and garbag
     PeerFixture peer;
     const auto mine = receive(peer);
     speak(peer);
-    peer.play();
+    peer.execute();
     return peer.lost();
   };
   CHECK(lost([](PeerFixture& peer) {
@@ -146,7 +146,7 @@ TEST_CASE("messages from or for others, payloads that nobody expects, and garbag
         "a payload came that nobody expects");
   CHECK(lost([](PeerFixture& peer) {  // more than was offered
           peer.say_note(head(NoteKind::kOffer));
-          peer.play();
+          peer.execute();
           peer.say_chunk(kSize + 1, 7);
         }) == "a payload came that nobody expects");
   CHECK(lost([](PeerFixture& peer) { peer.say(bytes(16, 0xff)); }) == "what came is no note");

@@ -6,7 +6,7 @@
 #include <piper/collective/reduce_scatter_direct.h>
 #include <piper/comm/element.h>
 #include <piper/comm/operations.h>
-#include <piper/comm/step_player.h>
+#include <piper/comm/step_executor.h>
 
 #include <chrono>
 
@@ -30,16 +30,16 @@ std::shared_ptr<std::byte> make_scratch(int64_t bytes, const Allocate& allocate)
 
 // One message: member 0 is this rank, member 1 the peer.
 std::unique_ptr<Operation> start_message(Transport& transport, Rank peer, OperationName name,
-                                         StepKind kind, PlayBuffers buffers) {
+                                         StepKind kind, ExecutionBuffers buffers) {
   MemberSteps steps{.input_count = static_cast<int64_t>(buffers.input.size()),
                     .output_count = static_cast<int64_t>(buffers.output.size())};
   steps.steps = {{.kind = kind,
                   .peer = 1,
                   .source = {Buffer::kInput, 0, steps.input_count},
                   .target = {Buffer::kOutput, 0, steps.output_count}}};
-  return std::make_unique<StepPlayer>(transport, Group{{transport.rank(), peer}, 0},
-                                      std::move(name), std::move(steps), std::move(buffers),
-                                      Unit{});
+  return std::make_unique<StepExecutor>(transport, Group{{transport.rank(), peer}, 0},
+                                        std::move(name), std::move(steps), std::move(buffers),
+                                        Unit{});
 }
 
 class Both final : public Operation {
@@ -101,12 +101,12 @@ class PiecewiseSum final : public Operation {
     // Both pieces' messages are under way at once: the parts of one follow those of the one before.
     const auto parts = static_cast<uint32_t>(2 * group_.members.size() + 1);
     for (Step& step : steps.steps) step.part += static_cast<uint32_t>(piece) * parts;
-    PlayBuffers buffers{.output =
-                            buffer_.subspan(static_cast<size_t>(begin * unit_.bytes),
-                                            static_cast<size_t>((end - begin) * unit_.bytes))};
+    ExecutionBuffers buffers{.output =
+                                 buffer_.subspan(static_cast<size_t>(begin * unit_.bytes),
+                                                 static_cast<size_t>((end - begin) * unit_.bytes))};
     buffers.scratch = make_scratch(steps.scratch_count * unit_.bytes, allocate_);
-    return std::make_unique<StepPlayer>(transport_, group_, name_, std::move(steps),
-                                        std::move(buffers), unit_);
+    return std::make_unique<StepExecutor>(transport_, group_, name_, std::move(steps),
+                                          std::move(buffers), unit_);
   }
 
   Transport& transport_;
@@ -162,10 +162,10 @@ std::unique_ptr<Operation> start_all_to_all(Transport& transport, const Group& g
   PIPER_CHECK(
       send_bytes.size() == group.members.size() && receive_bytes.size() == group.members.size(),
       name.what);
-  return std::make_unique<StepPlayer>(
+  return std::make_unique<StepExecutor>(
       transport, group, std::move(name),
       collective::all_to_all_flat(group.index, send_bytes, receive_bytes),
-      PlayBuffers{.input = send, .output = receive}, Unit{});
+      ExecutionBuffers{.input = send, .output = receive}, Unit{});
 }
 
 std::unique_ptr<Operation> start_all_reduce(Transport& transport, const Group& group,
@@ -177,10 +177,10 @@ std::unique_ptr<Operation> start_all_reduce(Transport& transport, const Group& g
   MemberSteps steps = collective::all_reduce_direct(
       group.index, static_cast<int64_t>(group.members.size()),
       static_cast<int64_t>(buffer.size()) / unit.bytes, kPieceElements);
-  PlayBuffers buffers{.output = buffer};
+  ExecutionBuffers buffers{.output = buffer};
   buffers.scratch = make_scratch(steps.scratch_count * unit.bytes, allocate);
-  return std::make_unique<StepPlayer>(transport, group, std::move(name), std::move(steps),
-                                      std::move(buffers), unit);
+  return std::make_unique<StepExecutor>(transport, group, std::move(name), std::move(steps),
+                                        std::move(buffers), unit);
 }
 
 std::unique_ptr<Operation> start_hierarchical_all_reduce(Transport& transport, const Group& group,
@@ -207,10 +207,10 @@ std::unique_ptr<Operation> start_reduce_scatter(Transport& transport, const Grou
                                 group.index, std::ssize(group.members), count, kPieceElements)
                           : collective::reduce_scatter(form, group.index, topology, count);
   const Unit unit{size_of(element), element};
-  PlayBuffers buffers{.output = buffer};
+  ExecutionBuffers buffers{.output = buffer};
   buffers.scratch = make_scratch(steps.scratch_count * unit.bytes, allocate);
-  return std::make_unique<StepPlayer>(transport, group, std::move(name), std::move(steps),
-                                      std::move(buffers), unit);
+  return std::make_unique<StepExecutor>(transport, group, std::move(name), std::move(steps),
+                                        std::move(buffers), unit);
 }
 
 std::unique_ptr<Operation> start_reduce_scatter(Transport& transport, const Group& group,
@@ -223,10 +223,10 @@ std::unique_ptr<Operation> start_reduce_scatter(Transport& transport, const Grou
   MemberSteps steps = collective::reduce_scatter_direct(group.index, counts, kPieceElements);
   PIPER_CHECK(steps.output_count == num_elements(buffer, element, name.what), name.what);
   const Unit unit{size_of(element), element};
-  PlayBuffers buffers{.output = buffer};
+  ExecutionBuffers buffers{.output = buffer};
   buffers.scratch = make_scratch(steps.scratch_count * unit.bytes, allocate);
-  return std::make_unique<StepPlayer>(transport, group, std::move(name), std::move(steps),
-                                      std::move(buffers), unit);
+  return std::make_unique<StepExecutor>(transport, group, std::move(name), std::move(steps),
+                                        std::move(buffers), unit);
 }
 
 std::unique_ptr<Operation> start_all_gather(Transport& transport, const Group& group,
@@ -236,9 +236,9 @@ std::unique_ptr<Operation> start_all_gather(Transport& transport, const Group& g
                                             const collective::Topology& topology) {
   check_group(transport, group, name.what);
   const int64_t count = num_elements(buffer, element, name.what);
-  return std::make_unique<StepPlayer>(
+  return std::make_unique<StepExecutor>(
       transport, group, std::move(name), collective::all_gather(form, group.index, topology, count),
-      PlayBuffers{.output = buffer}, Unit{size_of(element), element});
+      ExecutionBuffers{.output = buffer}, Unit{size_of(element), element});
 }
 
 std::unique_ptr<RepeatedOperation> make_exchange(Transport& transport, const Group& group,
@@ -249,9 +249,9 @@ std::unique_ptr<RepeatedOperation> make_exchange(Transport& transport, const Gro
                                                  std::optional<Element> element) {
   check_group(transport, group, what);
   const Unit unit = element ? Unit{size_of(*element), *element} : Unit{};
-  PlayBuffers buffers{input, output, make_scratch(steps.scratch_count * unit.bytes, allocate)};
-  return std::make_unique<StepPlayer>(transport, group, std::move(what), std::move(steps),
-                                      std::move(buffers), unit);
+  ExecutionBuffers buffers{input, output, make_scratch(steps.scratch_count * unit.bytes, allocate)};
+  return std::make_unique<StepExecutor>(transport, group, std::move(what), std::move(steps),
+                                        std::move(buffers), unit);
 }
 
 std::unique_ptr<Operation> join(std::unique_ptr<Operation> one, std::unique_ptr<Operation> other) {

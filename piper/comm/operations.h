@@ -1,5 +1,5 @@
 // Collective operations over a group of ranks as steps that make progress: posted once, then
-// advanced by advance() until done. Built on collective/'s steps, played on plain buffers; no
+// advanced by advance() until done. Built on collective/'s steps, executed on plain buffers; no
 // tensor library.
 #pragma once
 
@@ -32,7 +32,7 @@ class Operation {
   virtual std::string waiting_for() const = 0;
 };
 
-// One that is played again and again on the same buffers, with everything it needs kept: from the
+// One that is executed again and again on the same buffers, with everything it needs kept: from the
 // second time on it allocates nothing itself.
 class RepeatedOperation : public Operation {
  public:
@@ -108,7 +108,7 @@ std::unique_ptr<Operation> start_reduce_scatter(Transport&, const Group&, Operat
                                                 std::span<const int64_t> counts,
                                                 const Allocate& allocate = {});
 
-// Plays a member's steps of any collective, e.g. an algorithm of collective/algorithms.h. Their
+// Executes a member's steps of any collective, e.g. an algorithm of collective/algorithms.h. Their
 // units are bytes, or where `unit` is given elements, which steps may add. Every member makes it
 // with its own steps of the same collective; buffers are as large as the steps say and stay alive
 // with the operation, the scratch of the steps is its own.

@@ -103,7 +103,7 @@ class PeerFixture {
   }
 
   // Lets this end read and answer until there is nothing more to do.
-  void play() {
+  void execute() {
     for (int turn = 0; turn < 100; ++turn) {
       io_.restart();
       if (io_.poll() == 0 && !listen()) return;

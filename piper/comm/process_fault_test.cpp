@@ -23,7 +23,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Real processes, forked: each plays `body` in a world of its own and leaves what it throws, and
+// Real processes, forked: each executes `body` in a world of its own and leaves what it throws, and
 // when. They are forked while this process has one thread (ThreadSanitizer follows no other fork):
 // a Lateness begins after them.
 class Processes {
@@ -44,7 +44,7 @@ class Processes {
                             .secret = "s",
                             .listen_fd = p == 0 ? listener.fd : -1};
         if (p != 0) ::close(listener.fd);
-        play(launch, num_ranks, options, body, pipe_ends[1]);
+        execute(launch, num_ranks, options, body, pipe_ends[1]);
       }
       ::close(pipe_ends[1]);
       pids_.push_back(pid);
@@ -83,9 +83,9 @@ class Processes {
   }
 
  private:
-  [[noreturn]] static void play(const Launch& launch, int64_t num_ranks,
-                                const ProcessOptions& options,
-                                const std::function<void(World&)>& body, int out) {
+  [[noreturn]] static void execute(const Launch& launch, int64_t num_ranks,
+                                   const ProcessOptions& options,
+                                   const std::function<void(World&)>& body, int out) {
     std::string thrown;
     double when = 0;
     try {

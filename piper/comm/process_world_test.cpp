@@ -43,7 +43,7 @@ struct Run {
   }
 
   // What each body throws, or "".
-  std::vector<std::string> play(const std::function<void(World&)>& body) const {
+  std::vector<std::string> execute(const std::function<void(World&)>& body) const {
     std::vector<std::string> thrown(launches.size());
     std::vector<std::thread> threads;
     for (size_t p = 0; p < launches.size(); ++p)
@@ -79,7 +79,7 @@ TEST_CASE("messages and sums over TCP are those of the local world, for any spre
     REQUIRE(wrong_patterns(local) == "");
     std::vector<std::string> wrong(num_processes);
     const Run run(num_processes, num_ranks);
-    CHECK(run.play([&](World& world) { wrong[world.process()] = wrong_patterns(world); }) ==
+    CHECK(run.execute([&](World& world) { wrong[world.process()] = wrong_patterns(world); }) ==
           Strings(num_processes));
     CHECK(wrong == Strings(num_processes));
   }
@@ -87,7 +87,7 @@ TEST_CASE("messages and sums over TCP are those of the local world, for any spre
 
 TEST_CASE("a world knows its ranks and shares texts by process") {
   const Run run(3, 6);
-  CHECK(run.play([&](World& world) {
+  CHECK(run.execute([&](World& world) {
     CHECK(world.size() == 6);
     CHECK(world.num_processes() == 3);
     CHECK(world.local_ranks() ==
@@ -103,7 +103,7 @@ TEST_CASE("a world knows its ranks and shares texts by process") {
 Strings disagree(size_t sent, size_t expected, int64_t late) {
   Strings thrown(2);
   const Run run(2, 2);
-  run.play([&](World& world) {
+  run.execute([&](World& world) {
     try {
       run_ranks(world, [&](Transport& transport) {
         if (transport.rank().value == late)
@@ -140,7 +140,7 @@ TEST_CASE("ranks that disagree about a size both show both sides, whoever posts 
 
 TEST_CASE("a failure in one process ends the waits of all, with its reason") {
   const Run run(3, 3);
-  const Strings thrown = run.play([&](World& world) {
+  const Strings thrown = run.execute([&](World& world) {
     run_ranks(world, [&](Transport& transport) {
       if (transport.rank() == Rank(1)) throw IoError("the disk is full");
       std::vector<std::byte> bytes(10);
@@ -154,7 +154,7 @@ TEST_CASE("a failure in one process ends the waits of all, with its reason") {
 TEST_CASE("a large message that its sender gives up leaves its receiver waiting, not hanging") {
   const Run run(2, 2);
   std::string unmatched;
-  const Strings thrown = run.play([&](World& world) {
+  const Strings thrown = run.execute([&](World& world) {
     run_ranks(world, [&](Transport& transport) {
       std::vector<std::byte> large(1 << 20), token(1);
       if (transport.rank() == Rank(0)) {
@@ -175,7 +175,7 @@ TEST_CASE("a large message that its sender gives up leaves its receiver waiting,
 
 TEST_CASE("a process that ends by an exception is named by those that wait for it") {
   const Run run(3, 3);
-  const Strings thrown = run.play([&](World& world) {
+  const Strings thrown = run.execute([&](World& world) {
     if (world.process() == 2) throw InvalidInput("bad data");
     world.share("sizes", "");
   });
@@ -190,7 +190,7 @@ TEST_CASE("whoever does not share, or shares something else, is named") {
     run.options.control.heartbeat_seconds = 0.1;
     run.options.control.share_timeout_seconds = 1;
     std::atomic<bool> over{false};
-    const Strings thrown = run.play([&](World& world) {
+    const Strings thrown = run.execute([&](World& world) {
       world.note(Rank(world.process()), 7, "save");
       if (world.process() == 1) {
         while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -211,7 +211,7 @@ TEST_CASE("whoever does not share, or shares something else, is named") {
   SUBCASE("something else") {
     const Run run(2, 2);
     const Strings thrown =
-        run.play([&](World& world) { world.share("x" + std::to_string(world.process()), ""); });
+        run.execute([&](World& world) { world.share("x" + std::to_string(world.process()), ""); });
     CHECK((contains(thrown[0], "it shares 'x1', others share 'x0'") ||
            contains(thrown[0], "it shares 'x0', others share 'x1'")));
   }
@@ -221,7 +221,7 @@ TEST_CASE("a process that never comes is named") {
   Run run(3, 3);
   run.launches.pop_back();
   run.options.control.connect_timeout_seconds = 3;
-  for (const std::string& thrown : run.play([](World&) {}))
+  for (const std::string& thrown : run.execute([](World&) {}))
     CHECK(contains(thrown, "rank 2 failed: process 2 has not joined in time"));
 }
 
@@ -232,8 +232,8 @@ TEST_CASE("processes that disagree about the number of ranks say so at once") {
   other.launches.erase(other.launches.begin());
   run.launches.pop_back();
   Strings theirs;
-  std::thread thread([&] { theirs = other.play([](World&) {}); });
-  const Strings ours = run.play([](World&) {});
+  std::thread thread([&] { theirs = other.execute([](World&) {}); });
+  const Strings ours = run.execute([](World&) {});
   thread.join();
   const std::string problem =
       "it was started as one of 2 processes with 4 ranks, process 0 as one of 2 with 2";
@@ -245,7 +245,7 @@ TEST_CASE("a rank that is slow for longer than the time limit raises no alarm") 
   Run run(3, 3);
   run.options.control.heartbeat_seconds = 0.1;
   run.options.control.heartbeat_timeout_seconds = 2;
-  CHECK(run.play([&](World& world) {
+  CHECK(run.execute([&](World& world) {
     run_ranks(world, [&](Transport& transport) {
       if (transport.rank() == Rank(1)) std::this_thread::sleep_for(std::chrono::seconds(5));
       std::vector<int64_t> send(3, transport.rank().value), received(3);
@@ -377,7 +377,7 @@ TEST_CASE("strangers are dropped without a word, those who know the secret are c
     for (const int fd : crowd) close(fd);
   });
   run.launches.pop_back();
-  CHECK(run.play([&](World& world) {
+  CHECK(run.execute([&](World& world) {
     CHECK(wrong_patterns(world) == "");
     world.share("looked", "");
   }) == Strings(1));
@@ -406,7 +406,7 @@ TEST_CASE("members get in while strangers come without end") {
     }
     for (const int fd : held) close(fd);
   });
-  CHECK(run.play([&](World& world) { world.share("met", ""); }) == Strings(3));
+  CHECK(run.execute([&](World& world) { world.share("met", ""); }) == Strings(3));
   over = true;
   flood.join();
 }
@@ -443,11 +443,11 @@ TEST_CASE("a socket that listens everywhere serves no run, unless the run says s
   run.launches[0].listen_fd = everywhere.fd;
   run.launches[1].master_port = everywhere.port;
   run.options.control.connect_timeout_seconds = 0.2;
-  CHECK(contains(run.play([](World&) {})[0], "listens on all interfaces"));
+  CHECK(contains(run.execute([](World&) {})[0], "listens on all interfaces"));
 
   run.options.control.connect_timeout_seconds = 20;
   run.options.control.listen_everywhere = true;
-  CHECK(run.play([](World& world) { CHECK(wrong_patterns(world) == ""); }) == Strings(2));
+  CHECK(run.execute([](World& world) { CHECK(wrong_patterns(world) == ""); }) == Strings(2));
 }
 
 }  // namespace

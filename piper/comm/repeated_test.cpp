@@ -65,7 +65,7 @@ int64_t num_wrong(const std::vector<std::byte>& output, int64_t to, int64_t roun
   return wrong;
 }
 
-TEST_CASE("an exchange that is played again brings the new bytes and allocates nothing") {
+TEST_CASE("an exchange that is executed again brings the new bytes and allocates nothing") {
   int64_t bytes = 300, num_warm = 200;
   SUBCASE("short messages") {}
   SUBCASE("messages that either side may copy") { bytes = 250'000, num_warm = 20; }

@@ -1,6 +1,6 @@
 // The closed form of a pipeline: what its schedule idles, and what it holds, for equal chunks.
-// pipeline_player.h plays the same schedules action by action, for chunks that differ; a test holds
-// the two to each other.
+// pipeline_simulator.h simulates the same schedules action by action, for chunks that differ; a
+// test holds the two to each other.
 #pragma once
 
 #include <piper/strategy/strategy.h>
@@ -22,15 +22,15 @@ struct RankPassSeconds {
 // vpp, m micro-batches and no messages:
 //
 //   gpipe, 1f1b  (p-1)(f+b)                           Huang et al. 2019, Narayanan et al. 2019
-//   1f1b-pairs   (p-1)(f+b)                           pairs played one after the other
+//   1f1b-pairs   (p-1)(f+b)                           pairs one after the other
 //   interleaved, interleaved-pairs  (p-1)(f+b)        Narayanan et al. 2021; m a multiple of p
 //   zb-h1        (p-1) max(f, i, f+i-w)               Qi et al. 2024: (p-1)(f+i-w); m >= p
 //   zb-v         (p-1) max(f, i, 2(i-w))              Qi et al. 2024: none inside a rank where f = i = w; m >= 2p-1, w <= i
-//   dualpipev    (p-1)(f + max(0,i-w)) + max(0, (p-1)(i-f) - f)      m >= 2p; pairs played one after the other
+//   dualpipev    (p-1)(f + max(0,i-w)) + max(0, (p-1)(i-f) - f)      m >= 2p; pairs one after the other
 //
 // With messages the V's are nearly exact, the others exactly; beyond the conditions they follow the
-// longest chain of actions: within 5 % of the played step (a quarter of a percent on average) for i
-// from 0.7 to 2.5 f, w from 0.2 to 1.3 f and messages up to 0.1 f. Requires pp, vpp,
+// longest chain of actions: within 5 % of the simulated step (a quarter of a percent on average)
+// for i from 0.7 to 2.5 f, w from 0.2 to 1.3 f and messages up to 0.1 f. Requires pp, vpp,
 // num_micro_batches >= 1 and vpp as the schedule has it. Thread-safe, some nanoseconds.
 double bubble_seconds(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
                       int64_t num_micro_batches, const RankPassSeconds& pass, double message = 0);

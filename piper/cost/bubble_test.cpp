@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/cost/bubble.h>
-#include <piper/cost/pipeline_player.h>
+#include <piper/cost/pipeline_simulator.h>
 #include <piper/cost/relative_approx.h>
 
 #include <algorithm>
@@ -19,8 +19,8 @@ std::vector<int64_t> chunk_counts(PipelineSchedule schedule) {
   return {1};
 }
 
-double played_seconds(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m,
-                      const RankPassSeconds& pass, double message) {
+double simulated_seconds(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m,
+                         const RankPassSeconds& pass, double message) {
   const auto v = static_cast<double>(vpp);
   const std::vector<ChunkSeconds> chunks(
       static_cast<size_t>(pp * vpp), {.forward = pass.forward / v,
@@ -29,9 +29,9 @@ double played_seconds(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_
                                       .backward = (pass.backward_input + pass.backward_weights) / v,
                                       .send_forward = message,
                                       .send_backward = message});
-  PipelinePlayer player(schedule, pp, vpp, m);
+  PipelineSimulator simulator(schedule, pp, vpp, m);
   double last = 0;
-  for (const RankSeconds& rank : player.play(chunks)) last = std::max(last, rank.finish);
+  for (const RankSeconds& rank : simulator.simulate(chunks)) last = std::max(last, rank.finish);
   return last;
 }
 
@@ -64,8 +64,8 @@ Errors errors(PipelineSchedule schedule, int num, uint32_t seed) {
     const double work =
         static_cast<double>(m) * (pass.forward + pass.backward_input + pass.backward_weights);
     const double closed = work + bubble_seconds(schedule, pp, vpp, m, pass, message);
-    const double played = played_seconds(schedule, pp, vpp, m, pass, message);
-    const double error = std::abs(closed / played - 1);
+    const double simulated = simulated_seconds(schedule, pp, vpp, m, pass, message);
+    const double error = std::abs(closed / simulated - 1);
     CAPTURE(pp);
     CAPTURE(vpp);
     CAPTURE(m);
@@ -82,7 +82,7 @@ Errors errors(PipelineSchedule schedule, int num, uint32_t seed) {
 }  // namespace
 
 TEST_CASE(
-    "200 random pipelines a schedule: the closed form is the played step within 5 %, 1 % on "
+    "200 random pipelines a schedule: the closed form is the simulated step within 5 %, 1 % on "
     "average") {
   for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
     CAPTURE(std::string(strategy::name(schedule)));
@@ -96,7 +96,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "from 2p micro-batches on the closed form has every message that the played step waits for") {
+    "from 2p micro-batches on the closed form has every message that the simulated step waits "
+    "for") {
   for (const PipelineSchedule schedule : strategy::kPipelineSchedules)
     for (const int64_t vpp : chunk_counts(schedule))
       for (const int64_t pp : {2, 4, 7, 16})
@@ -112,7 +113,7 @@ TEST_CASE(
             const RankPassSeconds pass{v, v * input, v * weights};
             const double work = static_cast<double>(m) * v * (1 + input + weights);
             CHECK(work + bubble_seconds(schedule, pp, vpp, m, pass, 0.1) ==
-                  near(played_seconds(schedule, pp, vpp, m, pass, 0.1)));
+                  near(simulated_seconds(schedule, pp, vpp, m, pass, 0.1)));
           }
 }
 
@@ -137,7 +138,7 @@ TEST_CASE("chunks in flight are those of the lists, for every rank and number of
     for (const int64_t vpp : chunk_counts(schedule))
       for (const int64_t pp : {1, 2, 4, 7, 8})
         for (int64_t m = 1; m <= 3 * pp + 1; ++m) {
-          const PipelinePlayer player(schedule, pp, vpp, m);
+          const PipelineSimulator simulator(schedule, pp, vpp, m);
           for (int64_t rank = 0; rank < pp; ++rank) {
             CAPTURE(std::string(strategy::name(schedule)));
             CAPTURE(pp);
@@ -145,7 +146,7 @@ TEST_CASE("chunks in flight are those of the lists, for every rank and number of
             CAPTURE(m);
             CAPTURE(rank);
             CHECK(chunk_forwards_in_flight(schedule, pp, vpp, rank, m) ==
-                  player.peak_chunk_forwards()[static_cast<size_t>(rank)]);
+                  simulator.peak_chunk_forwards()[static_cast<size_t>(rank)]);
           }
         }
   CHECK(rank_forwards_in_flight(PipelineSchedule::kDualPipeV, 8, 2, 0, 64) == near(8.5));

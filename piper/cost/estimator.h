@@ -147,7 +147,7 @@ class Estimator {
     return {};
   }
 
-  // The step as tasks: what a simulation plays, and what the closed form is held to. `ranks`: only
+  // The step as tasks: what is simulated, and what the closed form is held to. `ranks`: only
   // these (all when empty), as schedule::write_step. Rank i sits on device i.
   virtual PricedStep priced_step(const strategy::Strategy& strategy,
                                  const std::vector<Rank>& ranks = {}, double imbalance = 1) = 0;

@@ -1,7 +1,7 @@
 // Seconds and scratch of one exchange by any algorithm, in closed form: what the search prices
 // exchanges other than the flat one with, as a multiple of that one.
 //
-// The same ports and costs as sim/placement.h gives the player of messages: a start-up for every
+// The same ports and costs as sim/placement.h gives the simulator of messages: a start-up for every
 // message, one latency a way, a member's share of every level that its bytes cross, copies at the
 // memory's bandwidth. A stage takes
 //
@@ -24,7 +24,7 @@
 //   halo-dedup     tokens in place of copies (dedup_form.h)  likewise; packed, and added on the way back
 //
 // Over 150 random machines and sizes (plan/exchange_axis_test.cpp) the root mean square from the
-// player is 1 to 9 %, naive orders 13 %; docs/collectives.md has the worst cases. kFlat's own
+// simulator is 1 to 9 %, naive orders 13 %; docs/collectives.md has the worst cases. kFlat's own
 // order, rotated by distance, is priced as the node-aware one: what all_to_all_seconds() means. One
 // rank is hot, wherever a load says that some are. A further algorithm: its case in form_seconds
 // and in scratch_bytes. Pure functions, thread-safe.
@@ -122,7 +122,7 @@ constexpr bool is_plain(strategy::AllToAll a) {
   return a == strategy::AllToAll::kFlat || a == strategy::AllToAll::kNodeAware;
 }
 // Of the two the one in the order that the price means: over several nodes the node-aware one,
-// since rotated by distance all members of a node reach for one NIC at a time (played, up to 1.8
+// since rotated by distance all members of a node reach for one NIC at a time (simulated, up to 1.8
 // times slower); in one node the two are the same.
 strategy::AllToAll plain_exchange(const ExchangeSite& site);
 

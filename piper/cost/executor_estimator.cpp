@@ -6,7 +6,7 @@
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/host_link.h>
 #include <piper/cost/outside_measured.h>
-#include <piper/cost/pipeline_player.h>
+#include <piper/cost/pipeline_simulator.h>
 #include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/sent_bytes.h>
@@ -197,8 +197,8 @@ ExecutorEstimator::Stage ExecutorEstimator::stage(const Strategy& s, int64_t ind
   return stage;
 }
 
-// In the order in which a stage plays them: the ends of the model, the layers from the last to the
-// first.
+// In the order in which a stage computes them: the ends of the model, the layers from the last to
+// the first.
 std::vector<BackwardTurn> ExecutorEstimator::backward_turns(const Strategy& s, int64_t index,
                                                             int64_t first_layer) {
   const auto gradient = static_cast<double>(state_bytes(precision_).gradient);
@@ -617,8 +617,8 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
     stages[static_cast<size_t>(rank_of(s, static_cast<int64_t>(i)))] += chunks[i];
   const std::vector<ChunkSeconds> seconds = pipeline(s, chunks);
   std::vector<double> finish =
-      players_.finish(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches, seconds,
-                      strategy::offloads_activations(s.offload), strategy::pairs_take_turns(s));
+      simulators_.finish(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches, seconds,
+                         strategy::offloads_activations(s.offload), strategy::pairs_take_turns(s));
   if (has_closed_form(s)) delay_last_backwards(stages, seconds, finish);
 
   const auto m = static_cast<double>(s.num_micro_batches);

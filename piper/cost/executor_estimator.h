@@ -15,9 +15,9 @@
 //   ways = stages that the cores can run at once,
 //
 // the second part being the cores that idle while the pipeline fills and drains. With several
-// chunks a rank or divided backwards the pipeline is played (pipeline_player.h), and in the place
-// of (ways - 1) / 2 x (F + B) stands what it idles, times (ways - 1) / (2 pp - 2). Within 15 % of
-// the simulation, 25 % where the cores do not divide the ranks evenly; small worlds should be
+// chunks a rank or divided backwards the pipeline is simulated (pipeline_simulator.h), and in the
+// place of (ways - 1) / 2 x (F + B) stands what it idles, times (ways - 1) / (2 pp - 2). Within 15
+// % of the simulation, 25 % where the cores do not divide the ranks evenly; small worlds should be
 // simulated.
 #pragma once
 
@@ -25,7 +25,7 @@
 #include <piper/cost/gradient_reduction_overlap.h>
 #include <piper/cost/layer_cost.h>
 #include <piper/cost/memory.h>
-#include <piper/cost/pipeline_player.h>
+#include <piper/cost/pipeline_simulator.h>
 #include <piper/cost/rank_parameters.h>
 
 #include <cstdint>
@@ -184,7 +184,7 @@ class ExecutorEstimator : public Estimator {
   std::vector<TypeParameters> type_parameters_;
   int64_t embedding_parameters_ = 0, head_parameters_ = 0, tied_parameters_ = 0;
   double norm_per_parameter_ = 0, optimizer_per_parameter_ = 0, keep_per_parameter_ = 0;
-  PipelinePlayers players_;
+  PipelineSimulators simulators_;
   std::map<std::pair<int64_t, double>, std::unique_ptr<Loaded>> loaded_;  // by ep and imbalance
 };
 

@@ -1,5 +1,5 @@
 // A device's link to its host during a step: copies either way, in the order in which they are
-// posted, as sim plays them.
+// posted, as sim simulates them.
 //
 //   a copy starts once it is posted, the one posted before it has started, and the copy it is
 //   behind has ended

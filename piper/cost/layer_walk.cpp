@@ -66,7 +66,7 @@ class Pair {
     }
   }
 
-  double play() {
+  double simulate() {
     while (!forward_.done() || !backward_.done()) {
       take_turn(backward_);
       take_turn(forward_);
@@ -129,7 +129,7 @@ LayerWalk walk_layer(const std::vector<LayerTask>& tasks, const TaskSeconds& com
 
 PairSeconds seconds_in_pairs(const schedule::LayerPasses& passes, const PairTasks& seconds) {
   constexpr int kLayers = 3;  // enough for the first and the last to be like no other
-  const auto of_layers = [&](int num) { return Pair(passes, num, seconds).play(); };
+  const auto of_layers = [&](int num) { return Pair(passes, num, seconds).simulate(); };
   const double few = of_layers(kLayers), layer = (of_layers(2 * kLayers) - few) / kLayers;
   return {.layer = layer, .ends = few - kLayers * layer};
 }

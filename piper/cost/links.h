@@ -11,8 +11,8 @@
 // An operation moves bytes for `transfer_seconds` of its price (the rest is latency, gaps between
 // messages and additions) and needs, while it does, a part of each port that it crosses: 1 is what
 // one device may take of it (device_bandwidth). Alone no operation needs more than a port has, so
-// alone each takes exactly what its price says. How several share is the player's business
-// (sim/play.h).
+// alone each takes exactly what its price says. How several share is the simulator's business
+// (sim/simulate.h).
 //
 // Operations whose transfer is less than kLeastTransfer of their price (counts, statistics: all
 // latency) share nothing, and needs below that part of a device's share are left out.

@@ -1,5 +1,5 @@
 // Live bytes over a sequence of allocations and releases, and how such sequences are strung
-// together without playing them again: 60 equal layers cost as much as one.
+// together without simulating them again: 60 equal layers cost as much as one.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Exact memory of one rank of a stage, by component: what the simulation of the same strategy
-// finds, without playing it.
+// finds, without simulating it.
 //
 //   state          weights, gradients, optimizer (rank_parameters.h). Of divided gradients a rank's
 //                  own sums, and the buffers that are live at the fullest moment

@@ -1,5 +1,5 @@
 // What every task and slot of a step costs: the one link between a graph (which knows no model) and
-// the players.
+// the simulators.
 #pragma once
 
 #include <piper/balance/expert_placement.h>

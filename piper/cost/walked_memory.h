@@ -20,7 +20,7 @@ namespace piper::cost {
 StageMemory walked_memory(const schedule::StepGraph& step, const Prices& prices);
 
 // Micro-batches after which a step of this strategy holds no more than before: what a walk needs to
-// play. A multiple of pp, at most num_micro_batches.
+// simulate. A multiple of pp, at most num_micro_batches.
 int64_t micro_batches_to_walk(const strategy::Strategy& strategy);
 
 }  // namespace piper::cost

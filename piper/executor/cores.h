@@ -2,7 +2,7 @@
 // from task to task as long as the next one is ready (a hand-over wakes a sleeping thread, which
 // costs as much as a small task). Ranks may outnumber cores (4 ranks, 2 cores); handing cores out
 // in order keeps every task undivided, so that its measured time is its own and the simulator's
-// rule (sim/play.h) is exactly what happens.
+// rule (sim/simulate.h) is exactly what happens.
 //
 // Where it is known which CPUs these are, a holder is bound to one of its own until it gives the
 // core back: left to the scheduler, two holders shared one CPU in one task of ten, each then twice

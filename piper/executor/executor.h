@@ -1,6 +1,6 @@
 // The graph executor, for one rank: segments on tensors through nn::Stage, communication
-// through comm. Keeps the rules of sim/play.h, so that the simulated and the executed order are the
-// same.
+// through comm. Keeps the rules of sim/simulate.h, so that the simulated and the executed order are
+// the same.
 //
 // On a device (ExecutorOptions::device) a task is done once its work is in the task's stream
 // (device_streams.h); the order in which tasks start is the same. The measured times of its tasks

@@ -23,7 +23,7 @@ class DryRun {
         live_(graph.num_ranks()),
         peak_(graph.num_ranks()) {}
 
-  void play() {
+  void simulate() {
     for (int64_t rank = graph_.num_ranks() - 1; rank >= 0; --rank) ranks_.push_back(Rank(rank));
     while (!ranks_.empty()) {
       const Rank rank = ranks_.back();
@@ -146,7 +146,7 @@ class DryRun {
 
 std::string find_deadlock(const Graph& graph, std::vector<int64_t>* peak_slots) {
   DryRun run(graph);
-  run.play();
+  run.simulate();
   if (peak_slots != nullptr) *peak_slots = run.peak();
   return run.describe_waiting();
 }

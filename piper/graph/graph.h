@@ -1,6 +1,6 @@
 // The language: what the ranks do, as tasks, streams, slots and operations. Written by schedule/,
-// priced by cost/, played in virtual time by sim/ and in real time by executor/. Knows no model and
-// no tensor.
+// priced by cost/, simulated in virtual time by sim/ and in real time by executor/. Knows no model
+// and no tensor.
 //
 //   rank 0   compute  | F0 attention | F0 gate |            | F0 experts | ...
 //            exchange |              |         | F0 dispatch|
@@ -176,7 +176,7 @@ class Graph {
 // part at all (see takes_part) is not missed.
 std::vector<std::string> validate(const Graph& graph);
 
-// The dry run: plays the graph without times. Returns "" when every task can finish, else a
+// The dry run: simulates the graph without times. Returns "" when every task can finish, else a
 // description of the cycle of waiting ("rank 1 waits in forward receive (micro-batch 0) from rank
 // 0, which waits ..."). `peak_slots`, when given, receives per rank the largest number of live
 // slots when every task starts as early as the rules allow.

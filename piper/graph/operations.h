@@ -1,4 +1,4 @@
-// The tasks of every operation, and how many each needs: what the checks and both kinds of play
+// The tasks of every operation, and how many each needs: what checks, simulator and executor
 // start from.
 #pragma once
 

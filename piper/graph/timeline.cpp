@@ -14,7 +14,7 @@ std::vector<TaskId> start_order(const Graph& graph, const Timeline& timeline, Ra
                                 Stream stream) {
   std::vector<TaskId> ids;
   for (const TaskId id : graph.stream(rank, stream))
-    if (timeline.tasks[id.index()].played()) ids.push_back(id);
+    if (timeline.tasks[id.index()].has_run()) ids.push_back(id);
   std::stable_sort(ids.begin(), ids.end(), [&](TaskId a, TaskId b) {
     return timeline.tasks[a.index()].start_seconds < timeline.tasks[b.index()].start_seconds;
   });

@@ -12,7 +12,7 @@ namespace piper::graph {
 struct Interval {
   double start_seconds = -1;
   double end_seconds = -1;
-  bool played() const { return end_seconds >= 0; }
+  bool has_run() const { return end_seconds >= 0; }
 };
 
 struct MemorySample {
@@ -20,16 +20,16 @@ struct MemorySample {
   int64_t bytes = 0;
 };
 
-// Indexed by TaskId; a task that was not played has played() == false.
+// Indexed by TaskId; a task that has not run has has_run() == false.
 struct Timeline {
   std::vector<Interval> tasks;
   std::vector<std::vector<MemorySample>> memory;  // by rank, ascending in time; may be empty
-  double seconds() const;                         // end of the last task; 0 when none was played
+  double seconds() const;                         // end of the last task; 0 when none was simulated
   std::vector<int64_t> peak_bytes;                // by rank
 };
 
 // Ids of one rank's tasks on one stream in the order in which they started (ties by id); tasks not
-// played are left out.
+// simulated are left out.
 std::vector<TaskId> start_order(const Graph& graph, const Timeline& timeline, Rank rank,
                                 Stream stream);
 

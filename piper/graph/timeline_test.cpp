@@ -5,7 +5,7 @@ using namespace piper;
 using namespace piper::graph;
 
 TEST_CASE(
-    "start order follows the starts, ties follow the ids, and what was not played is left out") {
+    "start order follows the starts, ties follow the ids, and what was not simulated is left out") {
   Graph graph(1);
   for (int i = 0; i < 4; ++i) graph.add({.rank = Rank(0)});
   Timeline timeline;
@@ -13,6 +13,6 @@ TEST_CASE(
   CHECK(start_order(graph, timeline, Rank(0), Stream::kCompute) ==
         std::vector{TaskId(1), TaskId(3), TaskId(0)});
   CHECK(timeline.seconds() == 5);
-  CHECK_FALSE(timeline.tasks[2].played());
+  CHECK_FALSE(timeline.tasks[2].has_run());
   CHECK(Timeline{}.seconds() == 0);
 }

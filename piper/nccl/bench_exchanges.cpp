@@ -42,7 +42,7 @@ class BenchExchanges final : public comm::DeviceExchanges {
     copy(exchanges_[exchange]->output.get(), output.data(), output.size(), cudaMemcpyHostToDevice);
   }
 
-  void play(size_t exchange, uint64_t key, double timeout_seconds) override {
+  void execute(size_t exchange, uint64_t key, double timeout_seconds) override {
     exchanges_[exchange]->exchange.start(key);
     wait(exchanges_[exchange]->exchange, timeout_seconds);
   }

@@ -49,15 +49,15 @@ Meeting::Meeting(std::string what, std::string id, std::vector<Rank> members)
     : what_(std::move(what)),
       id_(std::move(id)),
       members_(std::move(members)),
-      played_(members_.size()) {
+      executed_(members_.size()) {
   PIPER_CHECK(id_.size() == NCCL_UNIQUE_ID_BYTES, what_);
-  for (auto& played : played_) played = -1;
+  for (auto& executed : executed_) executed = -1;
 }
 
 std::string Meeting::behind(int64_t num_begun, const std::vector<bool>& is_local) const {
   std::string text;
   for (size_t m = 0; m < members_.size(); ++m)
-    if (is_local[m] && played_[m].load(std::memory_order_relaxed) < num_begun)
+    if (is_local[m] && executed_[m].load(std::memory_order_relaxed) < num_begun)
       text += fmt::format("{}rank {}", text.empty() ? "" : ", ", members_[m].value);
   return text;
 }

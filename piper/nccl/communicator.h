@@ -31,10 +31,12 @@ class Meeting {
   const std::string& id() const { return id_; }
   const std::vector<Rank>& members() const { return members_; }
 
-  void come(int64_t member) { played_[member].store(0, std::memory_order_relaxed); }
-  void begin_operation(int64_t member) { played_[member].fetch_add(1, std::memory_order_relaxed); }
+  void come(int64_t member) { executed_[member].store(0, std::memory_order_relaxed); }
+  void begin_operation(int64_t member) {
+    executed_[member].fetch_add(1, std::memory_order_relaxed);
+  }
   int64_t num_begun(int64_t member) const {
-    return played_[member].load(std::memory_order_relaxed);
+    return executed_[member].load(std::memory_order_relaxed);
   }
   // "rank 2, rank 5": the members of this process that have begun fewer operations; "" for none.
   std::string behind(int64_t num_begun, const std::vector<bool>& is_local) const;
@@ -42,7 +44,7 @@ class Meeting {
  private:
   std::string what_, id_;
   std::vector<Rank> members_;
-  std::vector<std::atomic<int64_t>> played_;  // by member: operations begun; -1: not there
+  std::vector<std::atomic<int64_t>> executed_;  // by member: operations begun; -1: not there
 };
 
 // The meeting of a new communicator: its id is made by process 0 and told over the control channel.

@@ -25,8 +25,8 @@ struct Heard {
   double seconds = 0;  // since the fault
 };
 
-// Every rank plays the exchange again and again; before its third play the victim does `fault`.
-// What each of the others heard.
+// Every rank executes the exchange again and again; before its third execute the victim does
+// `fault`. What each of the others heard.
 std::vector<Heard> others_hear(
     AllToAll algorithm, int64_t victim, double timeout_seconds,
     const std::function<void(const std::atomic<int>& num_heard)>& fault) {
@@ -115,7 +115,7 @@ TEST_CASE("what is asked of a communicator that was given up is refused, not wai
 TEST_CASE("a rank five times as slow as the others is no alarm") {
   const StandIn stand_in(kStrict);
   comm::LocalWorld world(kRanks);
-  std::atomic<int> num_played{0};
+  std::atomic<int> num_executed{0};
   run_ranks(stand_in, world, [&](comm::Transport& transport, Communicator& communicator) {
     const auto steps =
         collective::all_to_all(AllToAll::kHalo, transport.rank().value,
@@ -127,10 +127,10 @@ TEST_CASE("a rank five times as slow as the others is no alarm") {
       std::this_thread::sleep_for(std::chrono::milliseconds(transport.rank().value == 1 ? 50 : 10));
       exchange.start(round);
       wait(exchange, 1);
-      ++num_played;
+      ++num_executed;
     }
   });
-  CHECK(num_played == 5 * kRanks);
+  CHECK(num_executed == 5 * kRanks);
 }
 
 TEST_CASE("a rank that never comes is named by those who wait for the communicator") {

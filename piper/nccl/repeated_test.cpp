@@ -27,7 +27,7 @@ void operator delete(void* at, size_t) noexcept { std::free(at); }
 namespace piper::nccl {
 namespace {
 
-TEST_CASE("from the second play on a rank allocates nothing, and brings the new bytes") {
+TEST_CASE("from the second execution on a rank allocates nothing, and brings the new bytes") {
   constexpr int64_t kRanks = 4, kBytes = 300, kRounds = 200;
   const StandIn stand_in(kStrict);
   comm::LocalWorld world(kRanks);

@@ -129,7 +129,7 @@ ncclResult_t add(Communicator* communicator, Message message, cudaStream_t strea
 
 }  // namespace
 
-void play_group(Communicator& communicator, std::vector<Message>& messages) {
+void execute_group(Communicator& communicator, std::vector<Message>& messages) {
   Board& all = board();
   std::unique_lock lock(all.mutex);
   const bool one_by_one = options().one_by_one;

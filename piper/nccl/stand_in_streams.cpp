@@ -86,7 +86,7 @@ void Queue::run() {
       if (count_ == 0) return;
       work = std::move(ring_[first_]);
     }
-    play(work);
+    execute(work);
     {
       const std::lock_guard lock(mutex_);
       first_ = (first_ + 1) % ring_.size();
@@ -98,7 +98,7 @@ void Queue::run() {
   }
 }
 
-void Queue::play(Work& work) {
+void Queue::execute(Work& work) {
   if (const int64_t jitter = options().jitter_us; jitter > 0)
     std::this_thread::sleep_for(
         std::chrono::microseconds(static_cast<int64_t>(random_()) % (jitter + 1)));
@@ -122,7 +122,7 @@ void Queue::play(Work& work) {
     case Work::Kind::kHost:
       return work.call(work.argument);
     case Work::Kind::kGroup:
-      return play_group(*work.communicator, work.messages);
+      return execute_group(*work.communicator, work.messages);
   }
 }
 

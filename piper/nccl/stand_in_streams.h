@@ -52,8 +52,8 @@ struct Work {
   std::vector<Message> messages = {};
 };
 
-// Plays a group; returns when all of it is done or the communicator was aborted.
-void play_group(Communicator& communicator, std::vector<Message>& messages);
+// Executes a group; returns when all of it is done or the communicator was aborted.
+void execute_group(Communicator& communicator, std::vector<Message>& messages);
 
 class Queue {
  public:
@@ -70,7 +70,7 @@ class Queue {
 
  private:
   void run();
-  void play(Work& work);
+  void execute(Work& work);
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -11,7 +11,7 @@
 
 #include <piper/collective/stream_order.h>
 #include <piper/comm/device_operations.h>
-#include <piper/comm/step_player.h>
+#include <piper/comm/step_executor.h>
 #include <piper/nccl/communicator.h>
 #include <piper/nccl/streams.h>
 

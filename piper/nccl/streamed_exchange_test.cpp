@@ -41,7 +41,7 @@ std::vector<std::byte> random_bytes(int64_t count, const Unit& unit, uint32_t se
   return bytes;
 }
 
-// What the player on plain buffers makes of the same steps.
+// What the executor on plain buffers makes of the same steps.
 std::vector<std::byte> expected(comm::Transport& transport, uint64_t key, const Case& one,
                                 const std::vector<std::byte>& input,
                                 std::vector<std::byte> output) {
@@ -49,15 +49,15 @@ std::vector<std::byte> expected(comm::Transport& transport, uint64_t key, const 
   comm::Group group{{}, rank};
   for (int64_t r = 0; r < transport.world_size(); ++r) group.members.emplace_back(r);
   const MemberSteps steps = one.oracle ? one.oracle(rank) : one.steps(rank);
-  comm::PlayBuffers buffers{.input = input, .output = output};
+  comm::ExecutionBuffers buffers{.input = input, .output = output};
   buffers.scratch.reset(new std::byte[steps.scratch_count * one.unit.bytes + 1],
                         std::default_delete<std::byte[]>());
-  comm::StepPlayer player(transport, group, {key, one.name}, steps, buffers, one.unit);
-  comm::wait(transport, player, 20);
+  comm::StepExecutor executor(transport, group, {key, one.name}, steps, buffers, one.unit);
+  comm::wait(transport, executor, 20);
   return output;
 }
 
-// Plays each case twice, the second time on other data; says which went wrong.
+// Executes each case twice, the second time on other data; says which went wrong.
 std::string first_wrong(const StandIn& stand_in, int64_t num_ranks,
                         const std::vector<Case>& cases) {
   comm::LocalWorld world(num_ranks);
@@ -118,7 +118,7 @@ std::vector<Topology> topologies() {
           collective::dealt(7, 3)};
 }
 
-TEST_CASE("every exchange plays on streams as on plain buffers, uneven, empty and even counts") {
+TEST_CASE("every exchange executes on streams as on plain buffers, uneven, empty and even counts") {
   const StandIn stand_in(kStrict);
   uint32_t seed = 0;
   for (const Topology& topology : topologies()) {
@@ -191,7 +191,7 @@ TEST_CASE("deduplicated exchanges move and add rows on streams as on plain buffe
   }
 }
 
-TEST_CASE("transfers between stages play on streams") {
+TEST_CASE("transfers between stages execute on streams") {
   const StandIn stand_in(kStrict);
   const Topology topology = collective::even_nodes(2, 4, 2);
   std::vector<collective::Transfer> transfers;
@@ -207,7 +207,7 @@ TEST_CASE("transfers between stages play on streams") {
 
 // --- what the stand-in must not let pass
 
-// One rank plays its groups in another order.
+// One rank executes its groups in another order.
 MemberSteps backwards(MemberSteps steps) {
   for (collective::Step& step : steps.steps) {
     step.round = 100 - step.round;
@@ -219,7 +219,7 @@ MemberSteps backwards(MemberSteps steps) {
 TEST_CASE("a programme in a wrong order hangs, and is said to") {
   const StandIn stand_in(kStrict);
   comm::LocalWorld world(4);
-  const auto play = [&](comm::Transport& transport, Communicator& communicator) {
+  const auto execute = [&](comm::Transport& transport, Communicator& communicator) {
     const int64_t rank = transport.rank().value;
     MemberSteps steps =
         collective::all_to_all(collective::AllToAll::kPairwise, rank, collective::apart(4),
@@ -233,7 +233,7 @@ TEST_CASE("a programme in a wrong order hangs, and is said to") {
   };
   std::string said;
   try {
-    run_ranks(stand_in, world, play);
+    run_ranks(stand_in, world, execute);
   } catch (const CommError& error) {
     said = error.what();
   }

@@ -1,4 +1,4 @@
-// Stages whose steps a bench plays and times (train/step_bench.h): only the segments that are
+// Stages whose steps a bench runs and times (train/step_bench.h): only the segments that are
 // measured compute, the others hand on what they are given. In a micro-batch the executor's
 // `tokens_BS` is the input x [T, D], and `targets_T` is what the last stage compares its output
 // with, or the output's gradient, [T, D].

@@ -59,12 +59,12 @@ std::vector<Choice> choices_of(const Plan& plan, const std::optional<Candidate>&
   return Choosing(plan).all(runnable);
 }
 
-void play(const Request& request, std::vector<Choice>& choices) {
+void simulate(const Request& request, std::vector<Choice>& choices) {
   share_items(threads_of(request), std::ssize(choices), [&](int64_t, int64_t item) {
     Candidate& c = choices[static_cast<size_t>(item)].candidate;
     const std::unique_ptr<cost::Estimator> estimator = request.estimator();
-    if (c.played_seconds == 0 && may_simulate(*estimator, c.strategy))
-      c.played_seconds =
+    if (c.simulated_seconds == 0 && may_simulate(*estimator, c.strategy))
+      c.simulated_seconds =
           simulated_seconds(*estimator, c.strategy, request.imbalance_at(c.strategy.mesh.ep));
   });
   sort(choices);

@@ -21,8 +21,8 @@ struct Choice {
 // twice. `runnable`: the plan of the same request with FixedAxes::runnable.
 std::vector<Choice> choices_of(const Plan& plan, const std::optional<Candidate>& runnable);
 
-// Plays those that are not, where that is little enough work, and brings all into their order.
-void play(const Request& request, std::vector<Choice>& choices);
+// Simulates those that are not, where that is little enough work, and brings all into their order.
+void simulate(const Request& request, std::vector<Choice>& choices);
 
 // Of `choice` against the best: "2.3 % slower, 20.1 GiB less".
 std::string trade_of(const Candidate& best, const Candidate& choice);

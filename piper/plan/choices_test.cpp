@@ -20,16 +20,16 @@ TEST_CASE("the choice: the fastest, what differs from it in kind, what this Pipe
   const ExampleWorld world;
   const Request request = world.request(64, 1024);
   Plan plan = search(request);
-  play_ranked(request, plan, 4);
+  simulate_ranked(request, plan, 4);
   const std::optional<Candidate> runnable = best_runnable(request);
   std::vector<Choice> choices = choices_of(plan, runnable);
-  play(request, choices);
+  simulate(request, choices);
   REQUIRE(choices.size() > 4);
   std::set<std::string> seen;
   for (const Choice& choice : choices) {
     CAPTURE(choice.what);
     CHECK(seen.insert(describe(choice.candidate.strategy)).second);
-    CHECK(choice.candidate.played_seconds > 0);
+    CHECK(choice.candidate.simulated_seconds > 0);
     CHECK(choice.candidate.estimate.peak_bytes <= request.memory_limit_bytes);
   }
   CHECK(std::ranges::is_sorted(choices, {},

@@ -7,7 +7,7 @@
 #include <piper/cost/prices.h>
 #include <piper/cost/relative_approx.h>
 #include <piper/model/import.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 #include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using strategy::Strategy;
 graph::Timeline simulate(const model::Model& model, const Strategy& s,
                          const cluster::Cluster& cluster, const std::vector<Rank>& ranks = {}) {
   const schedule::StepGraph step = schedule::write_step(model, s, ranks);
-  return sim::play(step, cost::price(step, model, s, cluster));
+  return sim::simulate(step, cost::price(step, model, s, cluster));
 }
 
 cost::ExactEstimate estimate(const model::Model& model, const Strategy& s,
@@ -108,8 +108,8 @@ TEST_CASE(
 TEST_CASE(
     "chunks and divided backwards: time within 5 % and memory within three messages of the "
     "simulation") {
-  // The pipeline is played chunk by chunk: reductions behind all chunks but a rank's first are left
-  // out.
+  // The pipeline is simulated chunk by chunk: reductions behind all chunks but a rank's first are
+  // left out.
   struct Case {
     PipelineSchedule schedule;
     strategy::Mesh mesh;
@@ -225,13 +225,13 @@ TEST_CASE("uneven load: time within 2 % and memory within three messages of the 
           INFO(fmt::format("{} {} pp {} ep {} dp {} {}", model.name, text, mesh.pp, mesh.ep,
                            mesh.dp, strategy::name(recompute)));
           const schedule::StepGraph step = schedule::write_step(model, s);
-          const graph::Timeline played =
-              sim::play(step, cost::price(step, model, s, cluster, load));
+          const graph::Timeline simulated =
+              sim::simulate(step, cost::price(step, model, s, cluster, load));
           cost::ExecutorEstimator estimator(model, cluster, s.precision, s.sequence, &load);
           const cost::ExactEstimate closed = estimator.exact(s);
-          CHECK(closed.seconds == cost::near(played.seconds()).epsilon(0.02));
-          worst = std::max(worst, std::abs(closed.seconds / played.seconds() - 1));
-          const int64_t peak = *std::ranges::max_element(played.peak_bytes);
+          CHECK(closed.seconds == cost::near(simulated.seconds()).epsilon(0.02));
+          worst = std::max(worst, std::abs(closed.seconds / simulated.seconds() - 1));
+          const int64_t peak = *std::ranges::max_element(simulated.peak_bytes);
           CHECK(std::abs(closed.peak_bytes - peak) <=
                 3 * s.micro_batch_sequences * s.sequence * model.hidden * 4);
         }
@@ -287,20 +287,20 @@ TEST_CASE("ranks that share matrices: time within 2 %, 5 % with shared experts; 
             INFO(fmt::format("{} pp {} ep {} dp {} etp {} tp {}{} {} {} x{}", model.name, mesh.pp,
                              mesh.ep, mesh.dp, mesh.etp, mesh.tp, sequence_parallel ? "+sp" : "",
                              strategy::name(moe_schedule), strategy::name(recompute), count));
-            const graph::Timeline played = simulate(model, s, cluster);
+            const graph::Timeline simulated = simulate(model, s, cluster);
             const cost::ExactEstimate closed = estimate(model, s, cluster);
             // Gathers among etp and tp meet on the same ports, which the closed form does not see.
             // Not of the example: latencies are its step, and the closed form lets no gather of a
             // recomputation begin before its turn.
             if (model.name != dense.name)
               CHECK(closed.seconds ==
-                    cost::near(played.seconds()).epsilon(mesh.etp > 1 ? 0.05 : 0.02));
+                    cost::near(simulated.seconds()).epsilon(mesh.etp > 1 ? 0.05 : 0.02));
             for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
               CAPTURE(stage);
-              const int64_t simulated =
-                  played.peak_bytes[strategy::RankLayout(s).rank(stage, 0).index()];
+              const int64_t peak =
+                  simulated.peak_bytes[strategy::RankLayout(s).rank(stage, 0).index()];
               const int64_t found = closed.memory[static_cast<size_t>(stage)].total();
-              CHECK(std::abs(found - simulated) <=
+              CHECK(std::abs(found - peak) <=
                     3 * s.micro_batch_sequences * s.sequence * model.hidden * 4);
             }
           }
@@ -365,17 +365,17 @@ TEST_CASE("chunks of rows: time within 10 % and memory within three messages") {
           INFO(fmt::format("{} pp {} ep {} dp {} etp {} tp {} {} {} {}", model.name, mesh.pp,
                            mesh.ep, mesh.dp, mesh.etp, mesh.tp, strategy::name(schedule), chunks,
                            strategy::name(recompute)));
-          const graph::Timeline played = simulate(model, s, cluster);
+          const graph::Timeline simulated = simulate(model, s, cluster);
           const cost::ExactEstimate closed = estimate(model, s, cluster);
           if (model.name != example::mixture(4).name) {
-            CHECK(closed.seconds == cost::near(played.seconds()).epsilon(0.1));
-            worst = std::max(worst, std::abs(closed.seconds / played.seconds() - 1));
+            CHECK(closed.seconds == cost::near(simulated.seconds()).epsilon(0.1));
+            worst = std::max(worst, std::abs(closed.seconds / simulated.seconds() - 1));
           }
           for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
             CAPTURE(stage);
-            const int64_t simulated =
-                played.peak_bytes[strategy::RankLayout(s).rank(stage, 0).index()];
-            CHECK(std::abs(closed.memory[static_cast<size_t>(stage)].total() - simulated) <=
+            const int64_t peak =
+                simulated.peak_bytes[strategy::RankLayout(s).rank(stage, 0).index()];
+            CHECK(std::abs(closed.memory[static_cast<size_t>(stage)].total() - peak) <=
                   3 * s.micro_batch_sequences * s.sequence * model.hidden * 4);
           }
         }
@@ -464,7 +464,7 @@ CoreBounds core_bounds(const model::Model& model, const Strategy& s, cluster::Cl
   cluster.cores_per_node = 0;  // a core each
   const schedule::StepGraph step = schedule::write_step(model, s);
   const cost::Prices prices = cost::price(step, model, s, cluster);
-  CoreBounds bounds{.longest_chain = sim::play(step, prices).seconds()};
+  CoreBounds bounds{.longest_chain = sim::simulate(step, prices).seconds()};
   for (const graph::Task& task : step.graph.tasks()) {
     const double seconds = prices.seconds[task.id.index()] / cores;
     bounds.all += seconds;

@@ -47,18 +47,19 @@ std::vector<TokenRoutes> draw(const Case& c, std::mt19937& random) {
   return routes;
 }
 
-struct Played {
+struct Simulated {
   double dispatch = 0, combine = 0;
   double scratch = 0;  // bytes of a member in the larger of the two, the mean
-  // Of the messages that were played: what ports of one speed are busy in the mean, of the busiest.
+  // Of the messages that were simulated: what ports of one speed are busy in the mean, of the
+  // busiest.
   double dispatch_limit = 0, combine_limit = 0;
 };
 
-double busiest(const sim::PlayedFlows& played, const sim::Fabric& fabric) {
+double busiest(const sim::SimulatedFlows& simulated, const sim::Fabric& fabric) {
   std::map<double, std::pair<double, int64_t>> ports;  // seconds and number, by speed
-  for (size_t p = 0; p < played.port_bytes.size(); ++p) {
+  for (size_t p = 0; p < simulated.port_bytes.size(); ++p) {
     auto& [seconds, num] = ports[fabric.bytes_per_second[p]];
-    seconds += played.busy_seconds(fabric, p);
+    seconds += simulated.busy_seconds(fabric, p);
     ++num;
   }
   double most = 0;
@@ -67,8 +68,8 @@ double busiest(const sim::PlayedFlows& played, const sim::Fabric& fabric) {
   return most;
 }
 
-Played play(const Case& c, const std::vector<TokenRoutes>& routes, const sim::Fabric& fabric,
-            const collective::Topology& topology) {
+Simulated simulate(const Case& c, const std::vector<TokenRoutes>& routes, const sim::Fabric& fabric,
+                   const collective::Topology& topology) {
   const collective::Units units(topology, 0);
   double scratch[2] = {0, 0};
   const auto steps = [&](int64_t me, bool dispatches) {
@@ -89,16 +90,16 @@ Played play(const Case& c, const std::vector<TokenRoutes>& routes, const sim::Fa
     return all;
   };
   const auto flows = [&](bool dispatches) {
-    return sim::play_flows(
+    return sim::simulate_flows(
         sim::flow_program(c.members, [&](int64_t me) { return steps(me, dispatches); }), fabric);
   };
-  const sim::PlayedFlows there = flows(true), back = flows(false);
-  Played played{.dispatch = there.seconds,
-                .combine = back.seconds,
-                .dispatch_limit = busiest(there, fabric),
-                .combine_limit = busiest(back, fabric)};
-  played.scratch = std::max(scratch[0], scratch[1]);
-  return played;
+  const sim::SimulatedFlows there = flows(true), back = flows(false);
+  Simulated simulated{.dispatch = there.seconds,
+                      .combine = back.seconds,
+                      .dispatch_limit = busiest(there, fabric),
+                      .combine_limit = busiest(back, fabric)};
+  simulated.scratch = std::max(scratch[0], scratch[1]);
+  return simulated;
 }
 
 Case random_case(int64_t members, std::mt19937& random) {
@@ -118,7 +119,7 @@ Case random_case(int64_t members, std::mt19937& random) {
 TEST_CASE(
     "tokens that cross once: the closed form is not below what ports need; scratch is the draw's") {
   std::mt19937 random(20261122);
-  Regret behind, uncut;  // the best played one
+  Regret behind, uncut;  // the best simulated one
   double worst_scratch = 0;
   for (int64_t i = 0; i < testing::repetitions({.usual = 30, .full = 120}); ++i) {
     const cluster::Cluster cluster = random_cluster(random);
@@ -136,26 +137,26 @@ TEST_CASE(
                               static_cast<double>(c.row_bytes))};
     // The mean of so many draws strays by three of its deviations in one case of 400.
     const double noise = 3 / std::sqrt(static_cast<double>(c.tokens * c.members));
-    std::map<double, double> played_by_closed;  // seconds there and back
+    std::map<double, double> simulated_by_closed;  // seconds there and back
     double best = INFINITY, in_one_piece = 0;
     for (const int64_t pieces : {1, 2, 4, 8, 16}) {
       c.pieces = pieces;
       const int64_t chunk = pieces == 1 ? 0 : all / pieces;
-      const Played played =
-          play(c, routes, sim::fabric_of(cluster, placement), sim::topology_of(cluster, placement));
+      const Simulated simulated = simulate(c, routes, sim::fabric_of(cluster, placement),
+                                           sim::topology_of(cluster, placement));
       const cost::DedupSeconds closed = cost::dedup_seconds(site, chunk, load);
       CAPTURE(c.members);
       CAPTURE(pieces);
-      CHECK(closed.dispatch >= played.dispatch_limit * (1 - noise));
-      CHECK(closed.combine >= played.combine_limit * (1 - noise));
-      played_by_closed.emplace(closed.mean(), played.dispatch + played.combine);
-      best = std::min(best, played.dispatch + played.combine);
+      CHECK(closed.dispatch >= simulated.dispatch_limit * (1 - noise));
+      CHECK(closed.combine >= simulated.combine_limit * (1 - noise));
+      simulated_by_closed.emplace(closed.mean(), simulated.dispatch + simulated.combine);
+      best = std::min(best, simulated.dispatch + simulated.combine);
       if (pieces == 1) in_one_piece = best;
       const double scratch = cost::dedup_scratch_bytes(site, load);
-      if (played.scratch > 0)
-        worst_scratch = std::max(worst_scratch, std::abs(scratch / played.scratch - 1) / noise);
+      if (simulated.scratch > 0)
+        worst_scratch = std::max(worst_scratch, std::abs(scratch / simulated.scratch - 1) / noise);
     }
-    behind.add(played_by_closed.begin()->second / best - 1);
+    behind.add(simulated_by_closed.begin()->second / best - 1);
     uncut.add(in_one_piece / best - 1);
   }
   const auto percent = [](const Regret& b) { return 100 * b.sum / static_cast<double>(b.num); };

@@ -6,7 +6,7 @@
 #include <piper/model/import.h>
 #include <piper/plan/question.h>
 #include <piper/plan/under_load.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 #include <piper/strategy/runnable.h>
 #include <tests/switches.h>
 
@@ -90,18 +90,18 @@ TEST_CASE("where costs are exact, a search prices with them whatever this Piper 
   CHECK(std::ranges::is_sorted(plan.ranked, {}, &Candidate::step_seconds));
 }
 
-TEST_CASE("plays of a step: of the graph that is trained") {
+TEST_CASE("simulations of a step: of the graph that is trained") {
   Machine machine;
   const Request request = machine.request();
   Plan plan = search(request);
-  play_ranked(request, plan, 3);
+  simulate_ranked(request, plan, 3);
   for (size_t i = 0; i < 3; ++i) {
     const Candidate& c = plan.ranked[i];
     const schedule::StepGraph step = schedule::write_step(machine.question.model, c.strategy);
-    const double played =
-        sim::play(step, cost::price(step, machine.question.model, c.strategy, machine.cluster))
+    const double simulated =
+        sim::simulate(step, cost::price(step, machine.question.model, c.strategy, machine.cluster))
             .seconds();
-    CHECK(c.played_seconds == doctest::Approx(played).epsilon(1e-9));
+    CHECK(c.simulated_seconds == doctest::Approx(simulated).epsilon(1e-9));
   }
 }
 
@@ -138,7 +138,7 @@ TEST_CASE("under a load the answer is ordered by the statistic asked for") {
     const Imbalances drawn = sampled_imbalances(request, samples, {1, 2, 4});
     request.imbalance_by_ep = statistic_of(drawn, statistic);
     Plan plan = search(request);
-    play_under_load(request, samples, 8, plan);
+    simulate_under_load(request, samples, 8, plan);
     double before = 0;
     for (size_t i = 0; i < 8; ++i) {
       REQUIRE(plan.ranked[i].under_load);

@@ -66,14 +66,14 @@ std::string why(const ExchangeVerdict& verdict) {
                   to_text(own->form), format_seconds(own->seconds));
   if (!cost::is_plain(own->form.algorithm))
     text += fmt::format(
-        ", {:.2f} of one message a pair (assumed: the ratio of the two played), and {} of "
+        ", {:.2f} of one message a pair (assumed: the ratio of the two simulated), and {} of "
         "scratch",
         own->over_flat, format_bytes(own->scratch_bytes));
   if (other != options.end())
     text += fmt::format("; {} would take {:.2f} of that", to_text(other->form),
                         other->seconds / own->seconds);
   if (other != options.end() && other->seconds < own->seconds)
-    text += ": so near that their steps were played, and the former was faster";
+    text += ": so near that their steps were simulated, and the former was faster";
   return text;
 }
 
@@ -177,10 +177,10 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
   const cost::ExchangeSite site(cluster, task.group);
   const cost::ExchangeLoad load = task.load_on(site);
   const ExchangeForm own = cost::form_of(s);
-  // What prices call flat is node-aware order; by distance it is slower between nodes, and played
-  // where that is cheap.
+  // What prices call flat is node-aware order; by distance it is slower between nodes, and
+  // simulated where that is cheap.
   const double by_distance =
-      flat.part() < 1 ? 1 : played_over_plain(cluster, task.group, load, {AllToAll::kFlat, 0});
+      flat.part() < 1 ? 1 : simulated_over_plain(cluster, task.group, load, {AllToAll::kFlat, 0});
   for (cost::PricedForm p : cost::priced_forms(site, load)) {
     const bool chosen = p.form.algorithm == own.algorithm;
     if (chosen && p.form != own)
@@ -195,7 +195,7 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
          .scratch_bytes = p.scratch_bytes,
          .chosen = chosen,
          .deduplicated = is_flat && flat.part() < 1,
-         .played = is_flat && by_distance != 1,
+         .simulated = is_flat && by_distance != 1,
          .measured = is_flat && is_measured_all_to_all(cluster, task.group) && rates == nullptr});
   }
   std::ranges::stable_sort(verdict.options, {},
@@ -206,8 +206,8 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
 
 const char* source_of(const ExchangeOption& o) {
   if (o.form.algorithm == AllToAll::kNodeAware) return "links";
-  if (o.form.algorithm != AllToAll::kFlat || o.played)
-    return "assumed: times the ratio of the two played";
+  if (o.form.algorithm != AllToAll::kFlat || o.simulated)
+    return "assumed: times the ratio of the two simulated";
   if (o.deduplicated) return "links; rows for one node cross once";
   return o.measured ? "measured curve" : "links";
 }

@@ -74,9 +74,9 @@ struct ExchangeOption {
   cost::ExchangeForm form;
   double seconds = 0, over_flat = 1, scratch_bytes = 0;
   bool chosen = false;
-  // The flat one only: the trainer leaves out what crosses twice; times what playing its order
+  // The flat one only: the trainer leaves out what crosses twice; times what simulating its order
   // costs; by the cluster's curve.
-  bool deduplicated = false, played = false, measured = false;
+  bool deduplicated = false, simulated = false, measured = false;
 };
 struct ExchangeVerdict {
   ExchangeTask task;
@@ -88,7 +88,7 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
                                  const cost::TrainerProfile* trainer = nullptr,
                                  const cost::Rates* rates = nullptr, double imbalance = 1);
 // "measured curve", "links", "links; rows for one node cross once", "assumed: times the ratio of
-// the two played".
+// the two simulated".
 const char* source_of(const ExchangeOption& option);
 Json to_json(const ExchangeVerdict& verdict);
 

@@ -13,7 +13,7 @@
 #include <piper/plan/random_cluster.h>
 #include <piper/plan/search.h>
 #include <piper/sim/placement.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 
 #include <cmath>
 #include <map>
@@ -43,7 +43,7 @@ struct Error {
 
 }  // namespace
 
-TEST_CASE("closed forms of exchanges against the played steps, random machines and sizes") {
+TEST_CASE("closed forms of exchanges against the simulated steps, random machines and sizes") {
   std::mt19937 random(20261123);
   std::map<AllToAll, Error> errors;
   for (int i = 0; i < 150; ++i) {
@@ -59,10 +59,10 @@ TEST_CASE("closed forms of exchanges against the played steps, random machines a
     const ExchangeSite site(cluster, {.size = n});
     for (const ExchangeForm& form : forms(bytes)) {
       if (form.algorithm == AllToAll::kFlat) continue;  // what it is priced as: node-aware
-      const double played =
+      const double simulated =
           exchange_seconds(fabric, topology, count, form.algorithm, form.chunk_bytes);
       const double error =
-          cost::form_seconds(site, form, {static_cast<double>(bytes), 1}) / played - 1;
+          cost::form_seconds(site, form, {static_cast<double>(bytes), 1}) / simulated - 1;
       Error& of = errors[form.algorithm];
       of.least = std::min(of.least, error);
       of.most = std::max(of.most, error);
@@ -83,7 +83,7 @@ TEST_CASE("closed forms of exchanges against the played steps, random machines a
   }
 }
 
-TEST_CASE("a hot rank: forms that can be chosen are within 35 % of the played steps") {
+TEST_CASE("a hot rank: forms that can be chosen are within 35 % of the simulated steps") {
   const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
   for (const int64_t nodes : {2, 4, 8})
     for (const int64_t bytes : {4096, 65536, 1048576}) {
@@ -104,12 +104,12 @@ TEST_CASE("a hot rank: forms that can be chosen are within 35 % of the played st
         CAPTURE(to_text(form));
         CAPTURE(nodes);
         CAPTURE(bytes);
-        const double played = exchange_seconds(sim::fabric_of(cluster, placement),
-                                               sim::topology_of(cluster, placement), count,
-                                               form.algorithm, form.chunk_bytes);
+        const double simulated = exchange_seconds(sim::fabric_of(cluster, placement),
+                                                  sim::topology_of(cluster, placement), count,
+                                                  form.algorithm, form.chunk_bytes);
         const double closed =
             form_seconds(site, form, {mean, kHot * static_cast<double>(bytes) / mean});
-        CHECK(std::abs(closed / played - 1) < 0.35);
+        CHECK(std::abs(closed / simulated - 1) < 0.35);
       }
     }
 }
@@ -189,14 +189,14 @@ TEST_CASE("a step with an exchange that is not flat: closed form, simulation, me
       s.recompute = recompute;
       s.all_to_all = form.algorithm;
       const schedule::StepGraph step = schedule::write_step(model, s);
-      const graph::Timeline played = sim::play(step, cost::price(step, model, s, cluster));
+      const graph::Timeline simulated = sim::simulate(step, cost::price(step, model, s, cluster));
       const cost::ExactEstimate closed =
           cost::ExecutorEstimator(model, cluster, s.precision, s.sequence).exact(s);
       const int64_t message = s.micro_batch_sequences * s.sequence * model.hidden * 4;
-      CHECK(std::abs(closed.seconds / played.seconds() - 1) < 0.02);
+      CHECK(std::abs(closed.seconds / simulated.seconds() - 1) < 0.02);
       CAPTURE(closed.peak_bytes);
       CAPTURE(closed.memory[0].exchange_scratch);
-      const int64_t apart = closed.peak_bytes - played.peak_bytes[0];
+      const int64_t apart = closed.peak_bytes - simulated.peak_bytes[0];
       CHECK(std::abs(apart) <= 4 * message);
       // Scratch itself is exact.
       CHECK(apart == flat_apart.try_emplace(recompute, apart).first->second);
@@ -225,16 +225,16 @@ TEST_CASE(
     s.recompute = recompute;
     const auto seconds = [&] {
       const schedule::StepGraph step = schedule::write_step(model, s);
-      const graph::Timeline played = sim::play(step, cost::price(step, model, s, cluster));
+      const graph::Timeline simulated = sim::simulate(step, cost::price(step, model, s, cluster));
       const cost::ExactEstimate closed =
           cost::ExecutorEstimator(model, cluster, s.precision, s.sequence).exact(s);
-      CHECK(std::abs(closed.seconds / played.seconds() - 1) < 0.02);
+      CHECK(std::abs(closed.seconds / simulated.seconds() - 1) < 0.02);
       CAPTURE(closed.peak_bytes);
-      CAPTURE(played.peak_bytes[0]);
+      CAPTURE(simulated.peak_bytes[0]);
       CHECK(std::abs(static_cast<double>(closed.peak_bytes) /
-                         static_cast<double>(played.peak_bytes[0]) -
+                         static_cast<double>(simulated.peak_bytes[0]) -
                      1) < (s.all_to_all == AllToAll::kFlat ? 0.05 : 0.001));
-      return played.seconds();
+      return simulated.seconds();
     };
     const double flat = seconds();
     s.all_to_all = AllToAll::kHaloDedup;

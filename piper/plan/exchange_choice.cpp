@@ -10,7 +10,7 @@ namespace {
 using strategy::AllToAll;
 
 // Pieces of a message at most: the last one is then a hundredth of it, and finer ones cost time to
-// play alone.
+// simulate alone.
 constexpr int64_t kLeastChunk = 2048, kChunkFactor = 2, kMostPieces = 64;
 
 // The largest message that a counterpart gets: no piece is larger.
@@ -25,7 +25,8 @@ int64_t largest_message(const collective::Topology& topology, const collective::
   return largest;
 }
 
-// Bytes that the player counts as one, so that messages of many rows stay within what it can count.
+// Bytes that the simulator counts as one, so that messages of many rows stay within what it can
+// count.
 int64_t unit_bytes(const collective::Topology& topology, const collective::CountOf& bytes_of) {
   constexpr int64_t kMostRows = 16;  // in one message, times the members
   const int64_t n = collective::num_members(topology);

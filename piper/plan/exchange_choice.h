@@ -1,6 +1,6 @@
 // Which all-to-all, and in which pieces: chosen by price, which is the time that its very steps
-// take in virtual time (sim/play_flows.h) over the ports of the machine. No thresholds: what wins
-// at which size follows.
+// take in virtual time (sim/simulate_flows.h) over the ports of the machine. No thresholds: what
+// wins at which size follows.
 //
 // Forms of one algorithm that differ in the bytes of a piece are all tried, by powers of two, up to
 // 64 pieces a message: the time it takes does not grow with the bytes.

@@ -1,4 +1,4 @@
-// Groups of more than 64 ranks: what plan chooses beside the best of all forms, each played in
+// Groups of more than 64 ranks: what plan chooses beside the best of all forms, each simulated in
 // full.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -91,13 +91,14 @@ void check_choices(std::span<const int64_t> sizes, const Draws& draws) {
 
 }  // namespace
 
-TEST_CASE("what plan chooses for groups of 72 to 128 ranks is within 5 % of the best played form") {
+TEST_CASE(
+    "what plan chooses for groups of 72 to 128 ranks is within 5 % of the best simulated form") {
   constexpr std::array<int64_t, 4> kSizes{72, 80, 96, 128};
   check_choices(kSizes, {.even = {12, 60}, .hot = {4, 60}});
 }
 
 TEST_CASE(
-    "what plan chooses for groups of 160 to 512 ranks is within 5 % of the best played form") {
+    "what plan chooses for groups of 160 to 512 ranks is within 5 % of the best simulated form") {
   constexpr std::array<int64_t, 3> kMiddle{160, 192, 256}, kLarge{320, 384, 512};
   check_choices(kMiddle, {.even = {1, 30}, .hot = {1, 30}});
   if (testing::full_counts()) check_choices(kLarge, {.even = {6, 6}, .hot = {6, 6}});

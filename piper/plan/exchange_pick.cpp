@@ -16,9 +16,10 @@ using cost::PricedForm;
 using strategy::AllToAll;
 
 // One group's exchange in virtual time: member 0 is the hot one.
-class Played {
+class Simulated {
  public:
-  Played(const cluster::Cluster& cluster, const cost::Group& group, const cost::ExchangeLoad& load)
+  Simulated(const cluster::Cluster& cluster, const cost::Group& group,
+            const cost::ExchangeLoad& load)
       : load_(load), size_(static_cast<double>(group.size)) {
     sim::Placement placement;
     for (int64_t member = 0; member < group.size; ++member)
@@ -48,14 +49,14 @@ class Played {
 
 constexpr double kMostPieces = 64;  // of a message
 
-bool is_playable(const cost::Group& group, const cost::ExchangeLoad& load,
-                 const cost::FixedForm& fixed) {
-  return !fixed.algorithm && group.size > 1 && group.size <= kMostPlayedMembers &&
+bool is_simulatable(const cost::Group& group, const cost::ExchangeLoad& load,
+                    const cost::FixedForm& fixed) {
+  return !fixed.algorithm && group.size > 1 && group.size <= kMostSimulatedMembers &&
          load.pair_bytes >= 1;
 }
 
 // The pieces that the closed form likes best and those beside them, but none so small that they
-// take long to play; for a hot rank, whose messages are not like the mean, up to many times as
+// take long to simulate; for a hot rank, whose messages are not like the mean, up to many times as
 // long.
 std::vector<ExchangeForm> beside(const ExchangeForm& form, bool is_hot, double largest_message) {
   std::vector<ExchangeForm> all{{form.algorithm, 0}};
@@ -74,8 +75,8 @@ ExchangeForm pick_exchange(const cluster::Cluster& cluster, const cost::Group& g
                            double flat_part) {
   const cost::ExchangeSite site(cluster, group);
   const ExchangeForm closed = cost::best_form(site, load, fixed, flat_part).form;
-  if (!is_playable(group, load, fixed)) return closed;
-  // Tokens are not played: what wins by leaving out copies wins by far.
+  if (!is_simulatable(group, load, fixed)) return closed;
+  // Tokens are not simulated: what wins by leaving out copies wins by far.
   if (closed.algorithm == AllToAll::kHaloDedup) return closed;
   const std::vector<PricedForm> forms = cost::priced_forms(site, load, fixed);
   double least = flat_part;
@@ -90,7 +91,7 @@ ExchangeForm pick_exchange(const cluster::Cluster& cluster, const cost::Group& g
         p.factor > most)
       continue;
     std::vector<ExchangeForm> all = beside(p.form, load.hot > 1, largest);
-    // The closed form's own pieces, or the finest that may be played.
+    // The closed form's own pieces, or the finest that may be simulated.
     auto first = std::ranges::find(all, p.form);
     if (first == all.end()) first = all.begin() + (all.size() > 1 ? 1 : 0);
     std::rotate(all.begin(), first, first + 1);
@@ -102,26 +103,27 @@ ExchangeForm pick_exchange(const cluster::Cluster& cluster, const cost::Group& g
   if (nearest.empty()) return best;
   nearest.insert(nearest.end(), pieces.begin(), pieces.end());
 
-  const Played played(cluster, group, load);
+  const Simulated simulated(cluster, group, load);
   double best_seconds =
-      flat_part * played.seconds({cost::plain_exchange(site), 0}) * (1 - kPlayedTie);
-  if (load.hot <= 1 && best_seconds <= played.limit_seconds()) return best;
-  // The likeliest first: what of a large group is not played is what the closed form likes least.
-  const auto most_played = static_cast<size_t>(kMostPlayedPairs / (group.size * group.size));
-  for (size_t i = 0; i < std::min(nearest.size(), most_played); ++i)
-    if (const double seconds = played.seconds(nearest[i]); seconds < best_seconds) {
+      flat_part * simulated.seconds({cost::plain_exchange(site), 0}) * (1 - kSimulatedTie);
+  if (load.hot <= 1 && best_seconds <= simulated.limit_seconds()) return best;
+  // The likeliest first: what of a large group is not simulated is what the closed form likes
+  // least.
+  const auto most_simulated = static_cast<size_t>(kMostSimulatedPairs / (group.size * group.size));
+  for (size_t i = 0; i < std::min(nearest.size(), most_simulated); ++i)
+    if (const double seconds = simulated.seconds(nearest[i]); seconds < best_seconds) {
       best_seconds = seconds;
       best = nearest[i];
     }
   return best;
 }
 
-double played_over_plain(const cluster::Cluster& cluster, const cost::Group& group,
-                         const cost::ExchangeLoad& load, const ExchangeForm& form) {
+double simulated_over_plain(const cluster::Cluster& cluster, const cost::Group& group,
+                            const cost::ExchangeLoad& load, const ExchangeForm& form) {
   const ExchangeForm plain{cost::plain_exchange(cost::ExchangeSite(cluster, group)), 0};
-  if (form == plain || !is_playable(group, load, {})) return 1;
-  const Played played(cluster, group, load);
-  return played.seconds(form) / played.seconds(plain);
+  if (form == plain || !is_simulatable(group, load, {})) return 1;
+  const Simulated simulated(cluster, group, load);
+  return simulated.seconds(form) / simulated.seconds(plain);
 }
 
 }  // namespace piper::plan

@@ -14,7 +14,7 @@ namespace piper::plan {
 
 using strategy::AllToAll;
 
-TEST_CASE("what plan chooses is within 5 % of the best played form, over some 500 cases") {
+TEST_CASE("what plan chooses is within 5 % of the best simulated form, over some 500 cases") {
   std::mt19937 random(20261122);
   Regret even, hot;
   for (int i = 0; i < 540; ++i) {
@@ -47,7 +47,8 @@ TEST_CASE("what plan chooses is within 5 % of the best played form, over some 50
   }
   for (const auto& [what, b] : {std::pair("even", even), std::pair("one hot", hot)}) {
     MESSAGE(fmt::format(
-        "{}, {} cases: behind the best played form mean {:.2f} %, worst {:.2f} %, beyond 5 %: {}",
+        "{}, {} cases: behind the best simulated form mean {:.2f} %, worst {:.2f} %, beyond 5 %: "
+        "{}",
         what, b.num, 100 * b.sum / static_cast<double>(b.num), 100 * b.worst, b.num_beyond));
     CHECK(b.worst <= 0.05);
   }

@@ -90,7 +90,7 @@ FamilyVerdict verdict(const Request& r, const FamilyBest& of, const Candidate* w
     return v;
   }
   if (c.estimate.seconds <= winner->estimate.seconds) {
-    v.lost = "as fast in closed form, behind once played";
+    v.lost = "as fast in closed form, behind once simulated";
     v.revive = "nothing: the two are level";
     return v;
   }

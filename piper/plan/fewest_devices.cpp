@@ -72,7 +72,7 @@ FewestDevices fewest_devices(const cluster::Cluster& extended,
           if (progress) progress(num_devices);
           if (at.smallest.estimate.peak_bytes <= request.memory_limit_bytes) {
             Plan plan = search(request);
-            play_ranked(request, plan);
+            simulate_ranked(request, plan);
             if (!plan.ranked.empty()) at.best = std::move(plan.ranked.front());
           }
           result.counts.push_back(std::move(at));

@@ -16,7 +16,7 @@
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/import.h>
 #include <piper/plan/what_if.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 #include <piper/strategy/strategy.h>
 
 #include <algorithm>
@@ -98,11 +98,11 @@ double closed(const Drawn& d, const cluster::Cluster& cluster) {
       .seconds;
 }
 
-double played(const Drawn& d, const schedule::StepGraph& step, const cluster::Cluster& cluster,
-              bool share) {
+double simulated(const Drawn& d, const schedule::StepGraph& step, const cluster::Cluster& cluster,
+                 bool share) {
   cost::Prices prices = cost::price(step, d.model, d.strategy, cluster, d.load);
   if (!share) prices.links = {};
-  return sim::play(step, prices).seconds();
+  return sim::simulate(step, prices).seconds();
 }
 
 // Of every axis, as a trainer would run it.
@@ -159,8 +159,8 @@ TEST_CASE(
     const schedule::StepGraph step = schedule::write_step(d.model, d.strategy);
     const auto slower = [&](auto seconds) { return seconds(d.faster) / seconds(d.cluster) - 1; };
     const double by_form = slower([&](const auto& c) { return closed(d, c); });
-    const double alone = slower([&](const auto& c) { return played(d, step, c, false); });
-    const double shared = slower([&](const auto& c) { return played(d, step, c, true); });
+    const double alone = slower([&](const auto& c) { return simulated(d, step, c, false); });
+    const double shared = slower([&](const auto& c) { return simulated(d, step, c, true); });
     worst_closed = std::max(worst_closed, by_form);
     worst_alone = std::max(worst_alone, alone);
     worst_shared = std::max(worst_shared, shared);
@@ -196,7 +196,7 @@ TEST_CASE("of any axes under a trainer: a faster link, where exchanges of tokens
   }
 }
 
-// PIPER_TEST_DRAWS=n for more of them. What is left: pipelines that are played action by action
+// PIPER_TEST_DRAWS=n for more of them. What is left: pipelines that are simulated action by action
 // (Graham's anomalies), and start-ups of an exchange that its flat form has and the trainer's flat
 // price leaves out.
 TEST_CASE("of any axes under a trainer: better links make no closed form slower beyond 0.2 %") {
@@ -213,21 +213,21 @@ TEST_CASE("of any axes under a trainer: better links make no closed form slower 
   const char* given = std::getenv("PIPER_TEST_DRAWS");
   const int num_draws = given != nullptr ? std::atoi(given) : 1500;
   int num_faster = 0, num_slower = 0;
-  double worst = -1, worst_played = -1;
+  double worst = -1, worst_simulated = -1;
   for (int i = 0; i < num_draws; ++i) {
     const DrawnWhole d = draw_whole(draw);
     const double slower = closed(d, changed(d.cluster, d.change)) / closed(d, d.cluster) - 1;
     num_faster += slower < -1e-3;
     num_slower += slower > 1e-9;
-    const bool is_played = d.strategy.mesh.vpp > 1 || offloads_activations(d.strategy.offload);
-    double& most = is_played ? worst_played : worst;
+    const bool is_simulated = d.strategy.mesh.vpp > 1 || offloads_activations(d.strategy.offload);
+    double& most = is_simulated ? worst_simulated : worst;
     if (slower > std::max(most, 1e-3)) MESSAGE("slower by ", slower, ": ", words(d));
     most = std::max(most, slower);
   }
   MESSAGE(num_draws, " draws, ", num_faster, " faster, ", num_slower, " slower; worst ", worst,
-          ", of those that are played ", worst_played);
+          ", of those that are simulated ", worst_simulated);
   CHECK(worst <= 0.002);
-  CHECK(worst_played <= 0.02);
+  CHECK(worst_simulated <= 0.02);
   CHECK(num_faster > num_draws / 10);
 }
 

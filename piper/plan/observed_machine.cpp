@@ -46,12 +46,12 @@ struct Transfer {
   double ratio() const { return (measured.end - measured.start) / predicted; }
 };
 
-// From the last member's coming, of those that were played.
+// From the last member's coming, of those that were simulated.
 Span span_of(std::span<const graph::TaskId> tasks, const graph::Timeline& timeline) {
   double start = -std::numeric_limits<double>::infinity(), end = start;
   for (const graph::TaskId id : tasks) {
     const graph::Interval& interval = timeline.tasks[id.index()];
-    if (!interval.played()) continue;
+    if (!interval.has_run()) continue;
     start = std::max(start, interval.start_seconds);
     end = std::max(end, interval.end_seconds);
   }
@@ -69,7 +69,7 @@ std::vector<Transfer> transfers_of(const graph::Graph& graph, const cost::Prices
     transfer.measured = span_of(tasks, measured);
     transfer.simulated = span_of(tasks, simulated);
     for (const graph::TaskId id : tasks) {
-      if (!measured.tasks[id.index()].played()) continue;
+      if (!measured.tasks[id.index()].has_run()) continue;
       transfer.ranks.push_back(graph.task(id).rank);
       transfer.predicted = std::max(transfer.predicted, prices.seconds[id.index()]);
     }
@@ -132,7 +132,7 @@ ObservedMachine observe(const schedule::StepGraph& step, const cost::Prices& pri
   std::vector<Ratio> compute(static_cast<size_t>(graph.num_ranks()));
   for (const graph::Task& task : graph.tasks()) {
     const graph::Interval& interval = measured.tasks[task.id.index()];
-    if (task.kind != graph::TaskKind::kCompute || !interval.played()) continue;
+    if (task.kind != graph::TaskKind::kCompute || !interval.has_run()) continue;
     compute[task.rank.index()].measured += seconds(interval);
     compute[task.rank.index()].predicted += prices.seconds[task.id.index()];
   }

@@ -12,7 +12,7 @@
 
 namespace piper::plan {
 
-inline constexpr int64_t kMostPlayedMessages = 400'000;  // about a second
+inline constexpr int64_t kMostSimulatedMessages = 400'000;  // about a second
 
 // Seconds until the last group is done, `pair_bytes` between every two members of a group, by the
 // strategy's algorithm on sim::fabric_of(allocation.machine). Nothing when no group exchanges,
@@ -21,6 +21,6 @@ std::optional<double> placed_exchange_seconds(const cluster::Allocation& allocat
                                               const Slots& slots, std::span<const RankGroup> groups,
                                               const RankSlots& placement, double pair_bytes,
                                               const strategy::Strategy& strategy,
-                                              int64_t most_messages = kMostPlayedMessages);
+                                              int64_t most_messages = kMostSimulatedMessages);
 
 }  // namespace piper::plan

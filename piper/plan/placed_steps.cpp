@@ -11,7 +11,7 @@ namespace piper::plan {
 namespace {
 
 constexpr auto kExperts = static_cast<size_t>(Axis::kExpert);
-constexpr int64_t kMostPlayedOfStep = 50'000;  // messages: some 0.1 s, for each order
+constexpr int64_t kMostSimulatedOfStep = 50'000;  // messages: some 0.1 s, for each order
 constexpr double kSame = 1e-9;
 // Of bytes that nobody waits for, in seconds of a step for a second of busy links: of orders that
 // wait alike the one with less busy links; and what is hidden may come to light where it is torn
@@ -174,16 +174,16 @@ PlacedStep place_step(const cluster::Allocation& allocation, const Slots& slots,
   const Slots as_assumed = regular(machine, num_ranks);
   const BusySeconds assumed = busy_seconds(machine, as_assumed, groups, order);
   const double pair_bytes = exchange_pair_bytes(model, strategy);
-  const auto played = [&](const Slots& on, const RankSlots& ranks) {
+  const auto simulated = [&](const Slots& on, const RankSlots& ranks) {
     return placed_exchange_seconds(allocation, on, groups, ranks, pair_bytes, strategy,
-                                   kMostPlayedOfStep);
+                                   kMostSimulatedOfStep);
   };
   const std::optional<double> assumed_exchange =
-      exposed.exchange > 0 ? played(as_assumed, order) : std::nullopt;
+      exposed.exchange > 0 ? simulated(as_assumed, order) : std::nullopt;
   const auto step = [&](const RankSlots& ranks) {
     BusySeconds busy = busy_seconds(machine, slots, groups, ranks);
     if (assumed_exchange)
-      busy[kExperts] = assumed[kExperts] * *played(slots, ranks) / *assumed_exchange;
+      busy[kExperts] = assumed[kExperts] * *simulated(slots, ranks) / *assumed_exchange;
     return predicted_seconds + stretched(exposed, assumed, busy);
   };
   PlacedStep placed{.placing = place_ranks(slots, groups, num_ranks, options)};

@@ -14,7 +14,7 @@
 //   across nodes, a device      pairs (n - n_u) x bytes, ring bytes / n_u         / B_1
 //   further out, a unit         pairs n_u (n - n_u) x bytes, ring bytes           / (B_l x the unit's devices)
 //
-// The exchange of tokens counts as long as its messages take, played (placed_exchange.h), where
+// The exchange of tokens counts as long as its messages take, simulated (placed_exchange.h), where
 // they are few enough. What compute hid stays hidden in this; groups of one axis do not slow those
 // of another. Of four orders the one with the shortest step is taken: ranks as given; placed by
 // their bytes (placement_price.h); placed by their bytes times the seconds that a step waits for a

@@ -11,7 +11,7 @@
 #include <piper/plan/reduction_axis.h>
 #include <piper/sim/flow_limit.h>
 #include <piper/sim/placement.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 
 #include <algorithm>
 #include <cmath>
@@ -51,7 +51,7 @@ TEST_CASE("the ways of a reduction: inside nodes, and among those with the same 
   }
 }
 
-TEST_CASE("reductions in closed form against the played steps: one piece, random machines") {
+TEST_CASE("reductions in closed form against the simulated steps: one piece, random machines") {
   std::mt19937 random(20261122);
   double squares = 0, least = 0, most = 0;
   int num = 0;
@@ -64,7 +64,7 @@ TEST_CASE("reductions in closed form against the played steps: one piece, random
     const int64_t elements = int64_t{1} << (16 + random() % 5);
     const sim::Fabric fabric = sim::fabric_of(cluster, placement);
     const collective::Topology topology = sim::topology_of(cluster, placement);
-    const double played = sim::price(
+    const double simulated = sim::price(
         n,
         [&](int64_t member) {
           collective::MemberSteps steps = collective::all_reduce(
@@ -74,7 +74,7 @@ TEST_CASE("reductions in closed form against the played steps: one piece, random
         fabric);
     const double closed = cost::all_reduce_seconds(
         cluster, {.size = n}, 4 * static_cast<double>(elements), kHierarchical);
-    const double error = closed / played - 1;
+    const double error = closed / simulated - 1;
     squares += error * error;
     least = std::min(least, error);
     most = std::max(most, error);
@@ -92,12 +92,12 @@ TEST_CASE("a step whose gradients are summed inside nodes first: closed form, si
     strategy::Strategy s = cost::example::strategy(model, 1, ep, 16, 2);  // four nodes
     const auto seconds = [&] {
       const schedule::StepGraph step = schedule::write_step(model, s);
-      const double played = sim::play(step, cost::price(step, model, s, cluster)).seconds();
+      const double simulated = sim::simulate(step, cost::price(step, model, s, cluster)).seconds();
       const double closed =
           cost::ExecutorEstimator(model, cluster, s.precision, s.sequence).exact(s).seconds;
       CAPTURE(ep);
-      CHECK(std::abs(closed / played - 1) < 0.03);
-      return played;
+      CHECK(std::abs(closed / simulated - 1) < 0.03);
+      return simulated;
     };
     const double direct = seconds();
     s.reduction = kHierarchical;

@@ -22,8 +22,9 @@ namespace {
 using strategy::Strategy;
 
 // Of the fastest by their closed form, how many are simulated: those of one kind with each split.
-constexpr size_t kMostPlays = 24;
-// Of these, how many are simulated once more where equal tasks scatter, which takes several plays.
+constexpr size_t kMostSimulations = 24;
+// Of these, how many are simulated once more where equal tasks scatter, which takes several
+// simulations.
 constexpr size_t kMostScattered = 3;
 
 class Replanning {
@@ -47,7 +48,7 @@ class Replanning {
     sim::disturb(priced.step, stragglers_, priced.prices);
     const cost::Scatter scatter =
         scatters && estimator_->is_exact() ? cost::scatter(cluster_) : cost::Scatter{};
-    return sim::play_scattered(priced.step, priced.prices, scatter, false).seconds();
+    return sim::simulate_scattered(priced.step, priced.prices, scatter, false).seconds();
   }
 
   // The few that are fastest where nothing scatters.
@@ -78,7 +79,7 @@ class Replanning {
       return !can_simulate(s) || (accepts && !accepts(s)) ||
              !known.insert(strategy::to_json(s).dump()).second;
     });
-    if (found.size() > kMostPlays) found.resize(kMostPlays);
+    if (found.size() > kMostSimulations) found.resize(kMostSimulations);
     return found;
   }
 

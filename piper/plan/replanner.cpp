@@ -5,7 +5,7 @@
 #include <piper/base/units.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/plan/replanner.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 
 #include <algorithm>
 #include <cmath>
@@ -99,7 +99,7 @@ std::optional<Replanned> Replanner::decide(int64_t steps_left,
   load.placements = placements;
   const cost::Prices prices =
       cost::price(step_, *request_.model, present_, *request_.cluster, load);
-  const graph::Timeline simulated = sim::play(step_, prices, false);
+  const graph::Timeline simulated = sim::simulate(step_, prices, false);
   std::vector<ObservedMachine> machines;
   for (const ObservedStep& step : window_) {
     graph::Timeline timeline;

@@ -5,7 +5,7 @@
 #include <piper/plan/replanner.h>
 #include <piper/plan/simulated_step.h>
 #include <piper/sim/disturbance.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 #include <tests/switches.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ struct World {
 const Strategy& best_of(const World& world) {
   static const Strategy best = [&] {
     Plan plan = search(world.request());
-    play_ranked(world.request(), plan);
+    simulate_ranked(world.request(), plan);
     return plan.ranked.front().strategy;
   }();
   return best;
@@ -79,7 +79,7 @@ class VirtualRun {
         prices_(cost::price(step_, world.model, strategy, cluster_)) {}
 
   const schedule::StepGraph& step() const { return step_; }
-  ObservedStep play(int64_t number) const {
+  ObservedStep simulate(int64_t number) const {
     cost::Prices prices = prices_;
     sim::disturb(step_,
                  {.stragglers = truth_.stragglers,
@@ -87,7 +87,7 @@ class VirtualRun {
                   .rank_sigma = truth_.rank_sigma,
                   .seed = static_cast<uint64_t>(number)},
                  prices);
-    const graph::Timeline timeline = sim::play(step_, prices, false);
+    const graph::Timeline timeline = sim::simulate(step_, prices, false);
     return {.number = number, .seconds = timeline.seconds(), .tasks = timeline.tasks};
   }
 
@@ -113,7 +113,8 @@ std::optional<Replanned> proposed(const World& world, const Strategy& present, c
   Replanner replanner(request, calm.step(), present, {.kind = Replan::kAsk}, 1e-3);
   constexpr int64_t kChange = 10;
   for (int64_t number = 1; number <= num_steps; ++number) {
-    const auto found = replanner.note((number < kChange ? calm : changed).play(number), 100'000);
+    const auto found =
+        replanner.note((number < kChange ? calm : changed).simulate(number), 100'000);
     CHECK_FALSE((found && number < kChange));
     if (found) {
       CHECK(number < kChange + kWithin);
@@ -126,8 +127,8 @@ std::optional<Replanned> proposed(const World& world, const Strategy& present, c
 // It is as fast there as was promised, and the run would be as slow as was said.
 void check_kept(const World& world, const Strategy& present, const Truth& truth,
                 const Replanned& found) {
-  const double before = VirtualRun(world, truth, present).play(0).seconds;
-  const double after = VirtualRun(world, truth, found.proposal.strategy).play(0).seconds;
+  const double before = VirtualRun(world, truth, present).simulate(0).seconds;
+  const double after = VirtualRun(world, truth, found.proposal.strategy).simulate(0).seconds;
   INFO(to_text(found, present), "; really ", before, " s, ", after, " s");
   CHECK(after * 1.05 < before);
   CHECK(found.proposal.seconds_staying == doctest::Approx(before).epsilon(0.1));
@@ -142,8 +143,9 @@ ObservedMachine observed(const World& world, const Truth& truth, const Strategy&
   const VirtualRun run(world, truth, s);
   const cost::Prices prices = cost::price(run.step(), world.model, s, world.cluster);
   graph::Timeline timeline;
-  timeline.tasks = run.play(0).tasks;
-  return observe(run.step(), prices, world.cluster, sim::play(run.step(), prices, false), timeline);
+  timeline.tasks = run.simulate(0).tasks;
+  return observe(run.step(), prices, world.cluster, sim::simulate(run.step(), prices, false),
+                 timeline);
 }
 
 }  // namespace
@@ -213,10 +215,10 @@ TEST_CASE("a change that the steps left do not earn back is none") {
   const Request request = world.request();
   for (const auto& [left, expected] : {std::pair<int64_t, bool>{1'000'000, true}, {20, false}}) {
     Replanner replanner(request, run.step(), present, {.kind = Replan::kAsk},
-                        100 * run.play(0).seconds);
+                        100 * run.simulate(0).seconds);
     bool found = false;
     for (int64_t number = 1; number <= 40; ++number)
-      found = replanner.note(run.play(number), left).has_value() || found;
+      found = replanner.note(run.simulate(number), left).has_value() || found;
     CHECK(found == expected);
   }
 }

@@ -97,19 +97,23 @@ struct Request {
   int64_t num_kept = 64;    // of the fastest
   bool prunes = true;       // false: every strategy is priced (tests)
   bool keeps_kinds = true;  // the best of each family and of each pipeline schedule too
-  int64_t num_threads = 1;  // that search and plays share; what comes out does not depend on it
+  int64_t num_threads =
+      1;  // that search and simulations share; what comes out does not depend on it
 
   // Called a few hundred times, by the calling thread alone: by search() with shapes done of
-  // all, by play_ranked() with plays.
+  // all, by simulate_ranked() with simulations.
   std::function<void(int64_t done, int64_t total)> progress;
 };
 
 struct Candidate {
   strategy::Strategy strategy;
   cost::Estimate estimate;
-  double played_seconds = 0;  // of the whole step, played (play_ranked); 0 = not played
+  double simulated_seconds =
+      0;  // of the whole step, simulated (simulate_ranked); 0 = not simulated
   std::optional<cost::UnderLoad> under_load;
-  double step_seconds() const { return played_seconds > 0 ? played_seconds : estimate.seconds; }
+  double step_seconds() const {
+    return simulated_seconds > 0 ? simulated_seconds : estimate.seconds;
+  }
 };
 
 // What a family is: the axes that divide the model, in words.
@@ -160,11 +164,12 @@ int64_t threads_of(const Request& request);
 // do not.
 Plan search(const Request& request);
 
-// Plays whole steps (simulated_seconds()), those that are too much work left out, until the first
-// `count` that are ranked by what is known of each have been played, and the best of each pipeline
-// schedule and of each family within kKindSlack; the front of speed and memory takes that over.
-inline constexpr int64_t kMostPlayed = 16;
-void play_ranked(const Request& request, Plan& plan, int64_t count = kMostPlayed);
+// Simulates whole steps (simulated_seconds()), those that are too much work left out, until the
+// first `count` that are ranked by what is known of each have been simulated, and the best of each
+// pipeline schedule and of each family within kKindSlack; the front of speed and memory takes that
+// over.
+inline constexpr int64_t kMostSimulated = 16;
+void simulate_ranked(const Request& request, Plan& plan, int64_t count = kMostSimulated);
 
 // Why the best of a family lost to the best of all, and the smallest change that would revive it.
 struct FamilyVerdict {

@@ -61,10 +61,10 @@ TEST_CASE(
 TEST_CASE("no part of the space beats the whole by more than the closed form's mean error") {
   const World world;
   Request request = world.request(64, 64);
-  request.num_kept = kMostPlayed;
+  request.num_kept = kMostSimulated;
   const auto best_seconds = [&] {
     Plan plan = search(request);
-    play_ranked(request, plan);
+    simulate_ranked(request, plan);
     return plan.ranked.empty() ? std::numeric_limits<double>::infinity()
                                : plan.ranked.front().step_seconds();
   };

@@ -31,7 +31,7 @@ Json to_json(const Candidate& c) {
             {"peak", e.peak_bytes},
             {"stages", {e.fullest_stage, e.busiest_stage}},
             {"pipeline", {e.states_bytes, e.pipeline_seconds, e.is_coarse, e.at_least}},
-            {"played", c.played_seconds}};
+            {"simulated", c.simulated_seconds}};
   if (c.under_load)
     json["load"] = {to_json(c.under_load->seconds), to_json(c.under_load->peak_bytes)};
   return json;
@@ -65,7 +65,7 @@ struct Case {
   const char* load = nullptr;
 };
 
-// Searched and played.
+// Searched and simulated.
 std::string answer(const Case& c, int64_t num_threads) {
   ExampleWorld world(c.model);
   world.cluster = cluster::load_cluster(c.cluster);
@@ -76,20 +76,20 @@ std::string answer(const Case& c, int64_t num_threads) {
   request.num_threads = num_threads;
   if (c.load == nullptr) {
     Plan plan = search(request);
-    play_ranked(request, plan, 4);
+    simulate_ranked(request, plan, 4);
     return text_of(plan);
   }
   const cost::LoadSamples samples{.load = cost::parse_load(c.load), .num_samples = 16, .seed = 7};
   const Imbalances imbalances = sampled_imbalances(request, samples, {1, 2, 4, 8, 16, 32, 64, 128});
   request.imbalance_by_ep = statistic_of(imbalances, cost::Statistic::kP95);
   Plan plan = search(request);
-  play_under_load(request, samples, 4, plan);
+  simulate_under_load(request, samples, 4, plan);
   return text_of(plan);
 }
 
 }  // namespace
 
-TEST_CASE("however many threads search and play, the answer is the same to the last bit") {
+TEST_CASE("however many threads search and simulate, the answer is the same to the last bit") {
   for (const Case& c : {Case{"mixtral-8x7b", "dgx-h100", 16, 32},
                         Case{"mixtral-8x7b", "dgx-h100", 12, 24, 0.5, 1.5},
                         Case{"mixtral-8x7b", "dgx-h100", 4, 8, 0.01},  // nothing fits
@@ -126,7 +126,7 @@ TEST_CASE("progress of a search by threads comes from the caller's, and only ris
     CHECK(calls < 1000);
     last = -1;
     calls = 0;
-    play_ranked(request, plan, 4);
+    simulate_ranked(request, plan, 4);
     CHECK(calls > 0);
   }
 }

@@ -43,7 +43,8 @@ bool may_simulate(const cost::Estimator& estimator, const Strategy& s) {
 double simulated_seconds(cost::Estimator& estimator, const Strategy& s, double imbalance) {
   const cost::PricedStep priced =
       estimator.priced_step(s, ranks_to_simulate(estimator, s), imbalance);
-  return sim::play_scattered(priced.step, priced.prices, scatter_of(estimator), false).seconds();
+  return sim::simulate_scattered(priced.step, priced.prices, scatter_of(estimator), false)
+      .seconds();
 }
 
 }  // namespace piper::plan

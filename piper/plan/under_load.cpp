@@ -39,20 +39,20 @@ cost::UnderLoad under_load(const Request& r, const cost::LoadSamples& samples, c
   const strategy::Strategy& s = c.strategy;
   const std::unique_ptr<cost::Estimator> estimator = r.estimator();
   // The sample that it was ranked by: to the digit.
-  const auto as_played = [&](cost::SampledEstimate sampled) {
+  const auto as_simulated = [&](cost::SampledEstimate sampled) {
     for (double& seconds : sampled.seconds)
       seconds = seconds == c.estimate.seconds ? c.step_seconds()
                                               : seconds * (c.step_seconds() / c.estimate.seconds);
     return sampled;
   };
   const auto staying =
-      as_played(estimator->sampled(s, sampled_loads(samples, *r.model, s.mesh.ep)));
+      as_simulated(estimator->sampled(s, sampled_loads(samples, *r.model, s.mesh.ep)));
   cost::UnderLoad of{cost::spread_of(staying.seconds), cost::spread_of(staying.peak_bytes), {}};
   if (!samples.rebalance.is_on()) return of;
   std::vector<sim::RebalancedStep> steps = rebalanced(r, samples, s);
   std::vector<cost::ExpertLoad> loads;
   for (sim::RebalancedStep& step : steps) loads.push_back(std::move(step.load));
-  cost::SampledEstimate moving = as_played(estimator->sampled(s, loads));
+  cost::SampledEstimate moving = as_simulated(estimator->sampled(s, loads));
   cost::RebalancingGain gain = sim::gain_of(steps, moving.seconds, *r.model, s, *r.cluster);
   gain.seconds_without = of.seconds;
   gain.pays =
@@ -100,9 +100,9 @@ std::map<int64_t, double> statistic_of(const Imbalances& imbalances, cost::Stati
   return by_ep;
 }
 
-void play_under_load(const Request& r, const cost::LoadSamples& samples, int64_t count,
-                     Plan& plan) {
-  play_ranked(r, plan, count);
+void simulate_under_load(const Request& r, const cost::LoadSamples& samples, int64_t count,
+                         Plan& plan) {
+  simulate_ranked(r, plan, count);
   const auto end = plan.ranked.begin() + std::min(count, std::ssize(plan.ranked));
   share_items(threads_of(r), end - plan.ranked.begin(), [&](int64_t, int64_t item) {
     Candidate& c = plan.ranked[static_cast<size_t>(item)];

@@ -29,12 +29,13 @@ Imbalances sampled_imbalances(const Request& request, const cost::LoadSamples& s
 // The asked statistic of each: Request::imbalance_by_ep.
 std::map<int64_t, double> statistic_of(const Imbalances& imbalances, cost::Statistic statistic);
 
-// Plays the first `count` that are ranked (play_ranked), fills in their under_load, what is played
-// by as much slower as the play was than the closed form, and sorts these by the statistic of their
-// seconds. Where experts move between samples, a strategy keeps the better of moving and staying by
-// that statistic; what moves is simulated and added to the step behind it. Requires that the
-// request's imbalance_by_ep is statistic_of(sampled_imbalances(request, samples, ...)).
-void play_under_load(const Request& request, const cost::LoadSamples& samples, int64_t count,
-                     Plan& plan);
+// Simulates the first `count` that are ranked (simulate_ranked), fills in their under_load, what is
+// simulated by as much slower as the simulation was than the closed form, and sorts these by the
+// statistic of their seconds. Where experts move between samples, a strategy keeps the better of
+// moving and staying by that statistic; what moves is simulated and added to the step behind it.
+// Requires that the request's imbalance_by_ep is statistic_of(sampled_imbalances(request, samples,
+// ...)).
+void simulate_under_load(const Request& request, const cost::LoadSamples& samples, int64_t count,
+                         Plan& plan);
 
 }  // namespace piper::plan

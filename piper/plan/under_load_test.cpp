@@ -53,7 +53,7 @@ TEST_CASE("one expert with three times its share loads its rank by what the othe
 TEST_CASE("an even load ranks as the plain search does, an uneven one is slower and fits") {
   const World world;
   Plan plain = search(world.request());
-  play_ranked(world.request(), plain, 10);
+  simulate_ranked(world.request(), plain, 10);
   for (const auto statistic :
        {cost::Statistic::kMean, cost::Statistic::kP95, cost::Statistic::kWorst})
     for (const char* load : {"uniform", "zipf:0.5"}) {
@@ -63,7 +63,7 @@ TEST_CASE("an even load ranks as the plain search does, an uneven one is slower 
           sampled_imbalances(world.request(), samples(load, statistic), {1, 2, 4, 8});
       request.imbalance_by_ep = statistic_of(drawn, statistic);
       Plan plan = search(request);
-      play_under_load(request, samples(load, statistic), 10, plan);
+      simulate_under_load(request, samples(load, statistic), 10, plan);
       REQUIRE(plan.ranked.size() > 10);
       for (size_t i = 0; i < 10; ++i) {
         const Candidate& c = plan.ranked[i];
@@ -106,7 +106,7 @@ TEST_CASE(
     request.imbalance_by_ep =
         statistic_of(sampled_imbalances(request, hot, {4}), cost::Statistic::kMean);
     Plan plan = search(request);
-    play_under_load(request, hot, 4, plan);
+    simulate_under_load(request, hot, 4, plan);
     REQUIRE(plan.ranked.size() >= 4);
     for (size_t i = 0; i < 4; ++i) {
       CAPTURE(is_hot);

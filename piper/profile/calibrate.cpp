@@ -183,7 +183,7 @@ void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision
     work.element_bytes = static_cast<int64_t>(at::elementSize(executor::scalar_type(precision)));
     for (const auto& [key, samples] : measured.segments[i]) {
       const auto [kind, phase] = key;
-      const double seconds = mean_without_stalls(samples);  // scattered plays keep the mean
+      const double seconds = mean_without_stalls(samples);  // scattered simulations keep the mean
       total += seconds;
       scattered += seconds * scatter_of(samples);
       const bool in_layers = kind != SegmentKind::kEmbedding && kind != SegmentKind::kHead;

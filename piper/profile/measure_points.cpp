@@ -37,14 +37,14 @@ class CurveRun {
   cluster::Curve run() {
     std::vector<std::thread> threads;
     for (size_t rank = 0; rank < samples_.size(); ++rank)
-      threads.emplace_back([this, rank] { play(rank); });
+      threads.emplace_back([this, rank] { execute(rank); });
     for (std::thread& thread : threads) thread.join();
     if (failure_) std::rethrow_exception(failure_);
     return std::move(result_);
   }
 
  private:
-  void play(size_t rank) {
+  void execute(size_t rank) {
     try {
       if (how_.device.is_cpu()) at::set_num_threads(1);
       for (const BenchPoint& point : curve_.points) {

@@ -94,7 +94,7 @@ class TraceWriter {
     Lanes lanes;
     for (const TaskId id : graph::start_order(step_.graph, timeline_, Rank(rank), stream)) {
       const graph::Interval& interval = timeline_.tasks[id.index()];
-      if (!interval.played()) continue;
+      if (!interval.has_run()) continue;
       const int32_t known_lanes = lanes.count();
       const int32_t lane = lanes.place(interval.start_seconds, interval.end_seconds);
       if (lane == known_lanes) name_thread(events_, rank, stream, lane);

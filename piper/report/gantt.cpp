@@ -130,7 +130,7 @@ Gantt make_gantt(const schedule::StepGraph& step, const graph::Timeline& timelin
       Lanes lanes;
       for (const graph::TaskId id : graph::start_order(step.graph, timeline, Rank(r), stream)) {
         const graph::Interval& interval = timeline.tasks[id.index()];
-        if (!interval.played()) continue;
+        if (!interval.has_run()) continue;
         const graph::Task& task = step.graph.task(id);
         rank.bars.push_back({.stream = stream,
                              .lane = lanes.place(interval.start_seconds, interval.end_seconds),

@@ -83,7 +83,7 @@ struct PlanDocument {
   std::vector<InputSwing> swings;
   std::optional<Roofs> roofs;
   // Not in what `piper plan` prints; who asks for the page adds them.
-  std::optional<Gantt> timeline;  // a step of the best, played
+  std::optional<Gantt> timeline;  // a step of the best, simulated
   std::optional<StrategyMap> map;
 };
 

@@ -9,8 +9,9 @@ namespace piper::report {
 
 std::string plan_timeline_section(const PlanDocument& plan) {
   if (!plan.timeline)
-    return absent("Not played: the model or the machine is not known by its name (give --model).");
-  return played_section(*plan.timeline);
+    return absent(
+        "Not simulated: the model or the machine is not known by its name (give --model).");
+  return simulated_section(*plan.timeline);
 }
 
 std::string map_section(const std::optional<StrategyMap>& map) {

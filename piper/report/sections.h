@@ -16,7 +16,7 @@ std::string strategies_section(const PlanDocument* strategies, size_t max_rows =
 // The measured step in words: "step 37 of 60, the median"; "" when unknown.
 std::string measured_step_text(const Comparison* comparison);
 // Two charts over one time axis; either may be null.
-std::string played_section(const Gantt& gantt);  // of a plan, which nobody has run
+std::string simulated_section(const Gantt& gantt);  // of a plan, which nobody has run
 std::string timeline_section(const Gantt* predicted, const Gantt* measured,
                              const Comparison* comparison);
 std::string memory_section(const Comparison* comparison);

@@ -78,7 +78,7 @@ std::string memory_over_time(const char* title, const Gantt* gantt) {
 
 }  // namespace
 
-std::string played_section(const Gantt& gantt) {
+std::string simulated_section(const Gantt& gantt) {
   if (!has(&gantt)) return absent("The step was not simulated.");
   return legend(entries(&gantt, nullptr)) + chart("Predicted", "", &gantt, gantt.seconds) +
          "<details><summary>Live memory over the step</summary>\n" +

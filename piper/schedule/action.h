@@ -1,6 +1,6 @@
 // What a rank of a pipeline computes, in order. A schedule is one list of actions a rank, without
 // any communication: write_step() (step.h) inserts it, execution_problems() (executable.h) proves
-// that the lists of all ranks fit together, and cost::PipelinePlayer simulates them in seconds.
+// that the lists of all ranks fit together, and cost::PipelineSimulator simulates them in seconds.
 //
 // A rank holds `vpp` chunks of layers, numbered from 0 in the order of the model. The chunks of all
 // ranks are the pp x vpp virtual stages; virtual stage v lies on rank v % pp, in a V on rank min(v,

@@ -1,5 +1,5 @@
-// Experts that change their rank between two steps, as a graph: what `cost` prices, `sim` plays and
-// `executor` executes, as it does a step's.
+// Experts that change their rank between two steps, as a graph: what `cost` prices, `sim` simulates
+// and `executor` executes, as it does a step's.
 //
 //   rank that an expert leaves    take expert --> send
 //   rank that it comes to                         receive --> put expert

@@ -1,4 +1,4 @@
-// One whole training step as a graph: what `cost` prices, `sim` plays in virtual time and
+// One whole training step as a graph: what `cost` prices, `sim` simulates in virtual time and
 // `executor` in real time.
 //
 // A pipeline schedule (gpipe.h, one_f_one_b.h, ...) is a list of compute-only actions per rank
@@ -448,7 +448,7 @@ StepGraph write_step(const model::Model& model, const strategy::Strategy& strate
 
 // The forwards of that step alone, of the model without modules of multi-token prediction, and its
 // statistics: the losses of a batch, with weights as they are. For the executor, on all ranks; it
-// plays with the strategy as it is. No backward holds the first stages back: outputs of all
+// simulates with the strategy as it is. No backward holds the first stages back: outputs of all
 // micro-batches may wait to be taken by a slower stage.
 StepGraph write_evaluation(const model::Model& model, const strategy::Strategy& strategy);
 

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/schedule/example_model.h>
 #include <piper/sim/example_prices.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 
 using namespace piper;
 using graph::TaskId;
@@ -33,7 +33,7 @@ std::vector<double> starts(const std::vector<std::vector<double>>& seconds_of_ra
   prices.cores_per_node = cores;
   prices.core_hand_over_seconds = hand_over_seconds;
   std::vector<double> out;
-  for (const graph::Interval& interval : sim::play(step, prices).tasks)
+  for (const graph::Interval& interval : sim::simulate(step, prices).tasks)
     out.push_back(interval.start_seconds);
   return out;
 }
@@ -78,9 +78,9 @@ TEST_CASE("bubbles that other ranks fill cost nothing: two pipelines on two core
       return 0.0;
     return task.phase == graph::Phase::kForward ? 3.0 : 7.0;
   });
-  CHECK(sim::play(step, prices).seconds() == 50);
+  CHECK(sim::simulate(step, prices).seconds() == 50);
   prices.cores_per_node = 2;
-  const double shared = sim::play(step, prices).seconds();
+  const double shared = sim::simulate(step, prices).seconds();
   CHECK(shared >= 80);
   CHECK(shared < 2 * 50);
 }
@@ -102,7 +102,7 @@ TEST_CASE(
     prices.node_of_rank = std::move(nodes);
     prices.cores_per_node = 2;
     std::vector<double> out;
-    for (const graph::Interval& interval : sim::play(step, prices).tasks)
+    for (const graph::Interval& interval : sim::simulate(step, prices).tasks)
       out.push_back(interval.end_seconds);
     return out;
   };

@@ -2,7 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/cost/random.h>
 #include <piper/sim/disturbance.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 
 #include <algorithm>
 #include <cmath>
@@ -45,9 +45,9 @@ void disturb(const schedule::StepGraph& step, const Disturbance& d, cost::Prices
   }
 }
 
-graph::Timeline play_scattered(const schedule::StepGraph& step, const cost::Prices& prices,
-                               const cost::Scatter& scatter, bool keep_memory) {
-  graph::Timeline calm = play(step, prices, keep_memory);
+graph::Timeline simulate_scattered(const schedule::StepGraph& step, const cost::Prices& prices,
+                                   const cost::Scatter& scatter, bool keep_memory) {
+  graph::Timeline calm = simulate(step, prices, keep_memory);
   if (scatter.none()) return calm;
   std::vector<graph::Timeline> drawn;
   for (uint64_t seed = 0; seed < kScatterDraws; ++seed) {
@@ -56,7 +56,7 @@ graph::Timeline play_scattered(const schedule::StepGraph& step, const cost::Pric
         step,
         {.stragglers = {}, .jitter_sigma = scatter.task, .rank_sigma = scatter.rank, .seed = seed},
         scattered);
-    drawn.push_back(play(step, scattered, keep_memory));
+    drawn.push_back(simulate(step, scattered, keep_memory));
   }
   const auto middle = drawn.begin() + kScatterDraws / 2;
   std::ranges::nth_element(drawn, middle, {}, &graph::Timeline::seconds);

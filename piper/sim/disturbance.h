@@ -32,13 +32,13 @@ struct Disturbance {
 // straggler is no rank of the step.
 void disturb(const schedule::StepGraph& step, const Disturbance& disturbance, cost::Prices& prices);
 
-// play() of a step on a machine whose equal tasks do not take equally long: every exchange then
+// simulate() of a step on a machine whose equal tasks do not take equally long: every exchange then
 // waits for the slowest of its members, which costs a pipeline little and expert parallelism much.
 // Of several draws with `scatter` for the sigmas (cost::scatter of a cluster) the one of median
-// length, with the peaks of memory of the undisturbed step; play() itself where nothing scatters.
-// Deterministic.
-inline constexpr int64_t kScatterDraws = 7, kScatteredPlays = kScatterDraws + 1;
-graph::Timeline play_scattered(const schedule::StepGraph& step, const cost::Prices& prices,
-                               const cost::Scatter& scatter, bool keep_memory = true);
+// length, with the peaks of memory of the undisturbed step; simulate() itself where nothing
+// scatters. Deterministic.
+inline constexpr int64_t kScatterDraws = 7, kScatteredSimulations = kScatterDraws + 1;
+graph::Timeline simulate_scattered(const schedule::StepGraph& step, const cost::Prices& prices,
+                                   const cost::Scatter& scatter, bool keep_memory = true);
 
 }  // namespace piper::sim

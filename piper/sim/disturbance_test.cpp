@@ -3,7 +3,7 @@
 #include <piper/cost/example_model.h>
 #include <piper/cost/relative_approx.h>
 #include <piper/sim/disturbance.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 #include <piper/strategy/rank_layout.h>
 
 #include <cmath>
@@ -25,7 +25,7 @@ struct Case {
     return changed;
   }
   double seconds(const Disturbance& disturbance) const {
-    return play(step, with(disturbance)).seconds();
+    return simulate(step, with(disturbance)).seconds();
   }
 };
 
@@ -110,15 +110,15 @@ TEST_CASE(
     "a step on a machine whose tasks scatter is longer, keeps its memory, and is the same each "
     "time") {
   const Case c;
-  const graph::Timeline calm = play(c.step, c.prices);
-  CHECK(play_scattered(c.step, c.prices, {}).seconds() == calm.seconds());
-  const graph::Timeline some = play_scattered(c.step, c.prices, {.task = 0.1});
-  const graph::Timeline more = play_scattered(c.step, c.prices, {.task = 0.3});
+  const graph::Timeline calm = simulate(c.step, c.prices);
+  CHECK(simulate_scattered(c.step, c.prices, {}).seconds() == calm.seconds());
+  const graph::Timeline some = simulate_scattered(c.step, c.prices, {.task = 0.1});
+  const graph::Timeline more = simulate_scattered(c.step, c.prices, {.task = 0.3});
   CHECK(some.seconds() > calm.seconds());
   CHECK(more.seconds() > some.seconds());
   CHECK(more.seconds() < 1.5 * calm.seconds());
   CHECK(some.peak_bytes == calm.peak_bytes);
-  CHECK(play_scattered(c.step, c.prices, {.task = 0.1}).seconds() == some.seconds());
+  CHECK(simulate_scattered(c.step, c.prices, {.task = 0.1}).seconds() == some.seconds());
 }
 
 TEST_CASE("a rank that is slower for a whole step is so in all its tasks by one factor") {
@@ -135,8 +135,8 @@ TEST_CASE("a rank that is slower for a whole step is so in all its tasks by one 
       if (c.prices.seconds[tasks[i].index()] > 0) CHECK(ratio(i) == doctest::Approx(ratio(0)));
   }
   CHECK(sum != 0);
-  CHECK(play_scattered(c.step, c.prices, {.rank = 0.2}).seconds() >
-        play(c.step, c.prices).seconds());
+  CHECK(simulate_scattered(c.step, c.prices, {.rank = 0.2}).seconds() >
+        simulate(c.step, c.prices).seconds());
 }
 
 }  // namespace piper::sim

@@ -43,9 +43,9 @@ inline std::vector<collective::MemberSteps> posted_at_once(int64_t num_members,
   return members;
 }
 
-inline PlayedFlows play(const std::vector<collective::MemberSteps>& members, const Fabric& fabric,
-                        const PlayOptions& options = {}) {
-  return play_flows(flow_program(members), fabric, options);
+inline SimulatedFlows simulate(const std::vector<collective::MemberSteps>& members,
+                               const Fabric& fabric, const SimulationOptions& options = {}) {
+  return simulate_flows(flow_program(members), fabric, options);
 }
 
 // Everybody has `bytes` for everybody.

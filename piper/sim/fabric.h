@@ -1,5 +1,5 @@
 // The network that messages of a collective cross, as ports: what they wait for, and how long the
-// way is. sim/play_flows.h plays step lists over it.
+// way is. sim/simulate_flows.h simulates step lists over it.
 //
 // A port moves one direction of what a unit of the machine says (out) or hears (in), at a rate,
 // first come first served. A message between two members

@@ -96,7 +96,7 @@ TEST_CASE("between two data centres everything crosses the one line") {
   CHECK(fabric.latency_seconds(1, 7) == 96);
 }
 
-TEST_CASE("the player's routes are those of the description, on every shape") {
+TEST_CASE("the simulator's routes are those of the description, on every shape") {
   for (const Fabric& fabric : all_shapes()) {
     REQUIRE(problems_of(fabric) == std::vector<std::string>{});
     const FlowRoutes routes(fabric);
@@ -133,7 +133,7 @@ TEST_CASE("a description that cannot be is refused, all problems at once") {
   fabric.costs.send_seconds = NAN;
   fabric.nic_in[1] = 99;
   CHECK(problems_of(fabric).size() == 4);
-  CHECK_THROWS_AS(example::play(example::uniform(4, 1), fabric), InvalidInput);
+  CHECK_THROWS_AS(example::simulate(example::uniform(4, 1), fabric), InvalidInput);
   CHECK_THROWS_AS(fat_tree({.node = {.num_members = 3, .num_nics = 2}}), InvalidInput);
   CHECK_THROWS_AS(fat_tree({.node = kNode, .nodes_per_leaf = 0}), InvalidInput);
 }

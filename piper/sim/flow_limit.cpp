@@ -11,14 +11,14 @@ std::string name_of(const FlowLimit& limit, const Fabric& fabric) {
   return "start-ups of member " + std::to_string(limit.member);
 }
 
-FlowLimit limit_of(const PlayedFlows& played, const Fabric& fabric) {
+FlowLimit limit_of(const SimulatedFlows& simulated, const Fabric& fabric) {
   FlowLimit limit;
-  for (size_t m = 0; m < played.startup_seconds.size(); ++m)
-    if (played.startup_seconds[m] > limit.seconds || limit.member < 0)
-      limit = {.seconds = played.startup_seconds[m], .member = static_cast<int64_t>(m)};
-  for (size_t p = 0; p < played.port_bytes.size(); ++p)
-    if (played.busy_seconds(fabric, p) > limit.seconds)
-      limit = {.seconds = played.busy_seconds(fabric, p), .port = static_cast<int32_t>(p)};
+  for (size_t m = 0; m < simulated.startup_seconds.size(); ++m)
+    if (simulated.startup_seconds[m] > limit.seconds || limit.member < 0)
+      limit = {.seconds = simulated.startup_seconds[m], .member = static_cast<int64_t>(m)};
+  for (size_t p = 0; p < simulated.port_bytes.size(); ++p)
+    if (simulated.busy_seconds(fabric, p) > limit.seconds)
+      limit = {.seconds = simulated.busy_seconds(fabric, p), .port = static_cast<int32_t>(p)};
   return limit;
 }
 
@@ -54,12 +54,13 @@ FlowProgram flow_program(int64_t num_members, const WriteMember& write) {
 
 double price(std::span<const collective::MemberSteps> members, const Fabric& fabric,
              double bytes_per_unit) {
-  return play_flows(flow_program(members), fabric, {.bytes_per_unit = bytes_per_unit}).seconds;
+  return simulate_flows(flow_program(members), fabric, {.bytes_per_unit = bytes_per_unit}).seconds;
 }
 
 double price(int64_t num_members, const WriteMember& write, const Fabric& fabric,
              double bytes_per_unit) {
-  return play_flows(flow_program(num_members, write), fabric, {.bytes_per_unit = bytes_per_unit})
+  return simulate_flows(flow_program(num_members, write), fabric,
+                        {.bytes_per_unit = bytes_per_unit})
       .seconds;
 }
 

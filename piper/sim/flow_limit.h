@@ -2,7 +2,7 @@
 #pragma once
 
 #include <piper/collective/topology.h>
-#include <piper/sim/play_flows.h>
+#include <piper/sim/simulate_flows.h>
 
 #include <cstdint>
 #include <functional>
@@ -19,9 +19,9 @@ struct FlowLimit {
 // "NIC 0 of node 3, out" or "start-ups of member 5".
 std::string name_of(const FlowLimit& limit, const Fabric& fabric);
 
-// Of the messages that were played: the port that is busy longest, or the member with the most
+// Of the messages that were simulated: the port that is busy longest, or the member with the most
 // start-ups, whichever is longer.
-FlowLimit limit_of(const PlayedFlows& played, const Fabric& fabric);
+FlowLimit limit_of(const SimulatedFlows& simulated, const Fabric& fabric);
 
 // Of an exchange however it is done, provided that every pair's bytes cross the ports of its own
 // route: the port that is busy longest and the shortest latency to it. bytes_of(from, to) is asked
@@ -29,7 +29,7 @@ FlowLimit limit_of(const PlayedFlows& played, const Fabric& fabric);
 FlowLimit exchange_limit(const Fabric& fabric, const collective::CountOf& bytes_of);
 
 // Seconds of a collective: the price by which algorithms are compared. `members` are the steps of
-// all of them, counts in units of `bytes_per_unit`. Throws as play_flows().
+// all of them, counts in units of `bytes_per_unit`. Throws as simulate_flows().
 double price(std::span<const collective::MemberSteps> members, const Fabric& fabric,
              double bytes_per_unit = 1);
 

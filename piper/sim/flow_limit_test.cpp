@@ -73,18 +73,18 @@ TEST_CASE("no collective is earlier than its busiest port, and bytes are neither
     for (const strategy::AllToAll algorithm : strategy::kAllToAlls) {
       CAPTURE(strategy::name(algorithm));
       const FlowProgram program = program_of(algorithm, fabric, counts);
-      const PlayedFlows played = play_flows(program, fabric);
-      CHECK(played.seconds >= limit_of(played, fabric).seconds * (1 - 1e-9));
+      const SimulatedFlows simulated = simulate_flows(program, fabric);
+      CHECK(simulated.seconds >= limit_of(simulated, fabric).seconds * (1 - 1e-9));
       double sent = 0, crossed = 0;
       for (const FlowStep& step : program.steps())
         if (static_cast<FlowKind>(step.kind) == FlowKind::kSend)
           sent += static_cast<double>(step.units);
       for (const int32_t port : fabric.member_out)
-        crossed += played.port_bytes[static_cast<size_t>(port)];
+        crossed += simulated.port_bytes[static_cast<size_t>(port)];
       std::vector<int32_t> cards = fabric.nic_out;
       std::ranges::sort(cards);
       cards.erase(std::unique(cards.begin(), cards.end()), cards.end());
-      for (const int32_t port : cards) crossed += played.port_bytes[static_cast<size_t>(port)];
+      for (const int32_t port : cards) crossed += simulated.port_bytes[static_cast<size_t>(port)];
       CHECK(crossed == sent);
     }
   }
@@ -103,7 +103,7 @@ TEST_CASE("exchanges that move no byte twice are not earlier than the limit of a
                          }).seconds;
     for (const auto algorithm : {strategy::AllToAll::kNaive, strategy::AllToAll::kPairwise,
                                  strategy::AllToAll::kNodeAware, strategy::AllToAll::kWindowed})
-      CHECK(play_flows(program_of(algorithm, fabric, counts), fabric).seconds >=
+      CHECK(simulate_flows(program_of(algorithm, fabric, counts), fabric).seconds >=
             limit * (1 - 1e-9));
   }
 }
@@ -114,7 +114,7 @@ TEST_CASE("a uniform flat exchange over equal NICs is at its limit but for one m
   CHECK(limit == 6 * 100 / 10.0);
   const FlowProgram program =
       program_of(strategy::AllToAll::kNodeAware, fabric, Counts(8, std::vector<int64_t>(8, 100)));
-  CHECK(play_flows(program, fabric).seconds == limit);
+  CHECK(simulate_flows(program, fabric).seconds == limit);
 }
 
 // Racks of nodes with a link for each pair of racks, a little narrower than what their NICs have
@@ -147,7 +147,7 @@ TEST_CASE("with a link for each pair of racks exchanges are at the limit, since 
       CAPTURE(std::string(strategy::name(algorithm)));
       const FlowProgram program =
           program_of(algorithm, fabric, Counts(n, std::vector<int64_t>(n, 100)));
-      CHECK(play_flows(program, fabric).seconds <= 1.05 * limit);
+      CHECK(simulate_flows(program, fabric).seconds <= 1.05 * limit);
     }
   }
 }
@@ -156,9 +156,10 @@ TEST_CASE("the limit names the port or the member that is busy longest") {
   Fabric fabric = example::nodes(3, 1, 1);
   fabric.bytes_per_second[static_cast<size_t>(fabric.nic_in[1])] = 5;
   const auto members = example::uniform(3, 100);
-  CHECK(name_of(limit_of(example::play(members, fabric), fabric), fabric) == "NIC 0 of node 1, in");
+  CHECK(name_of(limit_of(example::simulate(members, fabric), fabric), fabric) ==
+        "NIC 0 of node 1, in");
   fabric.costs.send_seconds = 1000;
-  CHECK(name_of(limit_of(example::play(members, fabric), fabric), fabric) ==
+  CHECK(name_of(limit_of(example::simulate(members, fabric), fabric), fabric) ==
         "start-ups of member 0");
 }
 
@@ -171,9 +172,9 @@ TEST_CASE("a network that is faster everywhere is never slower") {
     Fabric fabric = random_fabric(random);
     const Counts counts = random_counts(random, fabric.num_members());
     const FlowProgram program = program_of(strategy::AllToAll::kNodeAware, fabric, counts);
-    const double before = play_flows(program, fabric).seconds;
+    const double before = simulate_flows(program, fabric).seconds;
     for (double& rate : fabric.bytes_per_second) rate *= 2;
-    const double after = play_flows(program, fabric).seconds;
+    const double after = simulate_flows(program, fabric).seconds;
     CHECK(after <= before * (1 + 1e-9));
     CHECK(after >= before / 2 * (1 - 1e-6));
   }
@@ -190,9 +191,9 @@ TEST_CASE("one faster port seldom makes an exchange slower") {
     Fabric fabric = random_fabric(random);
     const Counts counts = random_counts(random, fabric.num_members());
     const FlowProgram program = program_of(strategy::AllToAll::kNodeAware, fabric, counts);
-    const double before = play_flows(program, fabric).seconds;
+    const double before = simulate_flows(program, fabric).seconds;
     fabric.bytes_per_second[random() % fabric.bytes_per_second.size()] *= 2;
-    const double ratio = play_flows(program, fabric).seconds / before;
+    const double ratio = simulate_flows(program, fabric).seconds / before;
     slower += ratio > 1 + 1e-9 ? 1 : 0;
     worst = std::max(worst, ratio);
     ++tried;

@@ -1,5 +1,5 @@
 // Messages under way: what runs once a message and port.
-#include <piper/sim/flow_player.h>
+#include <piper/sim/flow_simulator.h>
 
 #include <algorithm>
 #include <functional>
@@ -21,7 +21,7 @@ int64_t cross(Port& port, int64_t head, int64_t& tail, uint64_t bytes) {
 
 }  // namespace
 
-void FlowPlayer::play_events() {
+void FlowSimulator::simulate_events() {
   while (!wheel_.empty()) {
     ++num_events_;
     const Event& event = wheel_.pop();
@@ -52,8 +52,8 @@ void FlowPlayer::play_events() {
   }
 }
 
-void FlowPlayer::handle_special(Special what, uint32_t step, uint64_t member, int64_t now,
-                                int64_t line) {
+void FlowSimulator::handle_special(Special what, uint32_t step, uint64_t member, int64_t now,
+                                   int64_t line) {
   switch (what) {
     case kStartedUp:
       members_[member].is_starting = false;
@@ -82,7 +82,7 @@ void FlowPlayer::handle_special(Special what, uint32_t step, uint64_t member, in
 }
 
 // The order of the list is the order of preference.
-uint32_t FlowPlayer::take_waiting(Member& member) {
+uint32_t FlowSimulator::take_waiting(Member& member) {
   const auto may_start = [this](uint32_t step) {
     return kind(step) == FlowKind::kSend && program_.num_after()[step] == 0;
   };
@@ -97,7 +97,7 @@ uint32_t FlowPlayer::take_waiting(Member& member) {
   return step;
 }
 
-void FlowPlayer::start_next(uint64_t member, int64_t now) {
+void FlowSimulator::start_next(uint64_t member, int64_t now) {
   if (processors_.empty()) {
     start_one(member, now);
     return;
@@ -119,7 +119,7 @@ void FlowPlayer::start_next(uint64_t member, int64_t now) {
 
 // Also without start-up costs one message at a time: members that begin at once take turns. False:
 // there is nothing to start.
-bool FlowPlayer::start_one(uint64_t member, int64_t now) {
+bool FlowSimulator::start_one(uint64_t member, int64_t now) {
   Member& m = members_[member];
   if (m.is_starting) return true;
   if (costs_.max_in_flight > 0 && m.in_flight == costs_.max_in_flight) return false;
@@ -134,7 +134,7 @@ bool FlowPlayer::start_one(uint64_t member, int64_t now) {
   return true;
 }
 
-void FlowPlayer::issue(uint32_t send, uint64_t member, int64_t now) {
+void FlowSimulator::issue(uint32_t send, uint64_t member, int64_t now) {
   const FlowStep& step = steps_[send];
   if (is_eager(send)) {
     depart(send, member, now);
@@ -155,8 +155,8 @@ void FlowPlayer::issue(uint32_t send, uint64_t member, int64_t now) {
 }
 
 // Both sides of a rendezvous are known.
-void FlowPlayer::begin_transfer(uint32_t send, uint64_t from, int64_t issued, int64_t posted,
-                                int64_t now) {
+void FlowSimulator::begin_transfer(uint32_t send, uint64_t from, int64_t issued, int64_t posted,
+                                   int64_t now) {
   const int64_t latency = latency_[routes_.common_level(from, steps_[send].peer)];
   int64_t begin = 0;
   switch (costs_.rendezvous) {
@@ -177,7 +177,7 @@ void FlowPlayer::begin_transfer(uint32_t send, uint64_t from, int64_t issued, in
 }
 
 // Bytes of a packet of a message of `bytes`; 0: it goes whole.
-uint64_t FlowPlayer::packet_of(uint64_t bytes, uint32_t first, uint64_t to) const {
+uint64_t FlowSimulator::packet_of(uint64_t bytes, uint32_t first, uint64_t to) const {
   auto packet = static_cast<uint64_t>(costs_.packet_bytes);
   if (costs_.packets_across == 1) return packet;
   const bool is_across = routes_.next(routes_.next(first, to), to) != FlowRoutes::kEnd;
@@ -187,7 +187,7 @@ uint64_t FlowPlayer::packet_of(uint64_t bytes, uint32_t first, uint64_t to) cons
   return packet == 0 ? part : std::min(packet, part);
 }
 
-void FlowPlayer::depart(uint32_t send, uint64_t from, int64_t now) {
+void FlowSimulator::depart(uint32_t send, uint64_t from, int64_t now) {
   if (costs_.turns == Turns::kByPeer) {
     join_line(send, from, now);
     return;
@@ -206,7 +206,7 @@ void FlowPlayer::depart(uint32_t send, uint64_t from, int64_t now) {
   if (!is_copied(send) && !costs_.sends_end_at_arrival) end_at(send, from, port.free);
 }
 
-void FlowPlayer::join_line(uint32_t send, uint64_t from, int64_t now) {
+void FlowSimulator::join_line(uint32_t send, uint64_t from, int64_t now) {
   const uint64_t pair = from << Event::kMemberBits | steps_[send].peer;
   const uint64_t index = line_of_.try_emplace(pair, lines_.size()).first->second;
   if (index == lines_.size()) lines_.emplace_back();
@@ -227,7 +227,7 @@ void FlowPlayer::join_line(uint32_t send, uint64_t from, int64_t now) {
 
 // One packet of the line's first message goes to the end of the port's queue; the next one when
 // this has left, so that every line has one packet there.
-void FlowPlayer::next_packet(uint64_t index, uint64_t from, int64_t now) {
+void FlowSimulator::next_packet(uint64_t index, uint64_t from, int64_t now) {
   Line& line = lines_[index];
   if (line.is_leaving) {
     line.is_leaving = false;
@@ -262,8 +262,8 @@ void FlowPlayer::next_packet(uint64_t index, uint64_t from, int64_t now) {
   wheel_.push({port.free, static_cast<int64_t>(index), from, Event::where_of(kNextPacket, send)});
 }
 
-void FlowPlayer::depart_packet(uint32_t first, uint64_t to, uint64_t bytes, uint32_t step,
-                               int64_t now, int64_t latency) {
+void FlowSimulator::depart_packet(uint32_t first, uint64_t to, uint64_t bytes, uint32_t step,
+                                  int64_t now, int64_t latency) {
   int64_t tail = 0;
   Port& port = ports_[static_cast<size_t>(routes_.port(first, to))];
   const int64_t begin = cross(port, now, tail, bytes);
@@ -272,7 +272,7 @@ void FlowPlayer::depart_packet(uint32_t first, uint64_t to, uint64_t bytes, uint
 }
 
 // A packet of the line will have left the last port at `tail`.
-void FlowPlayer::packet_came(uint64_t index, uint64_t to, uint64_t bytes, int64_t tail) {
+void FlowSimulator::packet_came(uint64_t index, uint64_t to, uint64_t bytes, int64_t tail) {
   Line& line = lines_[index];
   const uint32_t send = line.coming;
   const uint32_t receive = steps_[send].match;
@@ -291,14 +291,14 @@ void FlowPlayer::packet_came(uint64_t index, uint64_t to, uint64_t bytes, int64_
   members_[to].end = std::max(members_[to].end, there);
 }
 
-void FlowPlayer::credit(uint64_t index, uint64_t from, int64_t now) {
+void FlowSimulator::credit(uint64_t index, uint64_t from, int64_t now) {
   Line& line = lines_[index];
   --line.on_ports;
   if (line.is_held) next_packet(index, from, now);
 }
 
 // The tail of a message will be there at `tail`.
-void FlowPlayer::arrive(uint32_t receive, uint64_t member, int64_t tail) {
+void FlowSimulator::arrive(uint32_t receive, uint64_t member, int64_t tail) {
   if (receive_ticks_ > 0 || costs_.max_in_flight > 0)
     push_special(tail, kArrived, receive, member);
   else
@@ -306,7 +306,7 @@ void FlowPlayer::arrive(uint32_t receive, uint64_t member, int64_t tail) {
 }
 
 // `now` may lie ahead when nothing but the receive's end depends on it.
-void FlowPlayer::arrived(uint32_t receive, uint64_t member, int64_t now) {
+void FlowSimulator::arrived(uint32_t receive, uint64_t member, int64_t now) {
   if (costs_.max_in_flight > 0) {
     const uint64_t from = steps_[receive].peer;
     --members_[from].in_flight;
@@ -331,7 +331,7 @@ void FlowPlayer::arrived(uint32_t receive, uint64_t member, int64_t now) {
 }
 
 // The step ends at `time`, now or later.
-void FlowPlayer::end_at(uint32_t step, uint64_t member, int64_t time) {
+void FlowSimulator::end_at(uint32_t step, uint64_t member, int64_t time) {
   ++num_done_;
   if (options_.record_intervals) intervals_[step].second = time;
   Member& m = members_[member];

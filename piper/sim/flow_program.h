@@ -1,6 +1,6 @@
 // The step lists of all members of a collective in a compact form, each send tied to its receive:
-// what play_flows() plays. Members are added one after another, so that nobody holds the lists of
-// all of them: 16 bytes a step and 4 for each dependency stay.
+// what simulate_flows() simulates. Members are added one after another, so that nobody holds the
+// lists of all of them: 16 bytes a step and 4 for each dependency stay.
 #pragma once
 
 #include <piper/collective/steps.h>

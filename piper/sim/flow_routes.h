@@ -1,5 +1,5 @@
 // The routes of a fabric in one array, so that a message under way is a position in it: for every
-// member and level the ports out, and the ports in. Used by play_flows().
+// member and level the ports out, and the ports in. Used by simulate_flows().
 //
 //   chain out of (member, l): ports ..., turn     chain in of (member, l): ports ..., end
 //

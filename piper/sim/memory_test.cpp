@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/sim/example_prices.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 
 using namespace piper;
 using graph::SlotId;
@@ -34,7 +34,7 @@ TEST_CASE(
   prices.slot_bytes = {10, 20};
   prices.transient_bytes = {0, 7, 100};
   prices.static_bytes = {1000};
-  const graph::Timeline timeline = sim::play(step, prices);
+  const graph::Timeline timeline = sim::simulate(step, prices);
   // 1 s: a and b live, 7 transient; 3 s: a and the transient are gone, then 100 transient; 4 s:
   // nothing is left.
   CHECK(samples(timeline, 0) == Samples{{0, 1010}, {1, 1037}, {3, 1120}, {4, 1000}});
@@ -64,7 +64,7 @@ TEST_CASE("a receive holds its buffer from the moment it is posted") {
   cost::Prices prices = sim::example::free_of_charge(step);
   prices.seconds = {4, 2, 2, 1};
   prices.slot_bytes = {8, 8};
-  const graph::Timeline timeline = sim::play(step, prices);
+  const graph::Timeline timeline = sim::simulate(step, prices);
   CHECK(samples(timeline, 0) == Samples{{0, 8}, {6, 0}});
   CHECK(samples(timeline, 1) == Samples{{0, 8}, {7, 0}});
   CHECK(timeline.tasks[2].start_seconds == 0);  // posted
@@ -77,7 +77,7 @@ TEST_CASE("ranks without tasks have no memory, not even static") {
   step.graph.add({.rank = Rank(1)});
   cost::Prices prices = sim::example::free_of_charge(step);
   prices.static_bytes = {5, 6};
-  const graph::Timeline timeline = sim::play(step, prices);
+  const graph::Timeline timeline = sim::simulate(step, prices);
   CHECK(timeline.peak_bytes == std::vector<int64_t>{0, 6});
   CHECK(timeline.memory[0].empty());
 }

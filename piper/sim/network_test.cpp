@@ -1,7 +1,7 @@
 // Operations that share ports, on graphs written by hand: every figure can be computed in the head.
 #include <doctest/doctest.h>
 #include <piper/sim/example_prices.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 
 #include <random>
 
@@ -58,7 +58,7 @@ Messages messages(const std::vector<Message>& list, std::vector<cost::PortUnits>
 }
 
 std::vector<double> ends(const Messages& m) {
-  const graph::Timeline timeline = sim::play(m.step, m.prices);
+  const graph::Timeline timeline = sim::simulate(m.step, m.prices);
   std::vector<double> list;
   for (const TaskId id : m.sends) list.push_back(timeline.tasks[id.index()].end_seconds);
   return list;

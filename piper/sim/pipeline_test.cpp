@@ -5,7 +5,7 @@
 #include <doctest/doctest.h>
 #include <piper/schedule/example_model.h>
 #include <piper/sim/example_prices.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 #include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ TEST_CASE("two stages and two micro-batches of 1F1B, second by second") {
   // stage 0  F0 F1 .. .. .. ..  B0 ......  B1      F 3 s, B 7 s
   // stage 1  .. F0 B0 ...... F1 B1 ......
   const StepGraph step = pipeline(2, 2, PipelineSchedule::k1F1B);
-  const graph::Timeline timeline = sim::play(step, prices(step));
+  const graph::Timeline timeline = sim::simulate(step, prices(step));
   const auto start = [&](int rank, const std::string& name) {
     for (const graph::Task& task : step.graph.tasks())
       if (task.rank == Rank(rank) && task_name(step, task) == name)
@@ -79,7 +79,7 @@ TEST_CASE("the bubble is (p-1)(F+B) under both schedules") {
         const double busy = static_cast<double>(m) * (kForward + kBackward);
         CAPTURE(p);
         CAPTURE(m);
-        CHECK(sim::play(step, prices(step)).seconds() - busy ==
+        CHECK(sim::simulate(step, prices(step)).seconds() - busy ==
               static_cast<double>(p - 1) * (kForward + kBackward));
       }
 }
@@ -89,8 +89,8 @@ TEST_CASE("activations peak at m under GPipe and at p-i under 1F1B") {
     for (const int64_t m : {1, 2, 4, 7, 16}) {
       const StepGraph gpipe = pipeline(p, m, PipelineSchedule::kGPipe);
       const StepGraph one_f_one_b = pipeline(p, m, PipelineSchedule::k1F1B);
-      const graph::Timeline a = sim::play(gpipe, prices(gpipe)),
-                            b = sim::play(one_f_one_b, prices(one_f_one_b));
+      const graph::Timeline a = sim::simulate(gpipe, prices(gpipe)),
+                            b = sim::simulate(one_f_one_b, prices(one_f_one_b));
       for (int64_t i = 0; i < p; ++i) {
         CHECK(a.peak_bytes[i] == m);
         CHECK(b.peak_bytes[i] == std::min(m, p - i));
@@ -102,7 +102,7 @@ TEST_CASE("recomputation costs one forward for each backward, the bubble stays a
   // A layer's second forward needs no gradient: while the pipeline drains it runs ahead, in the
   // bubble.
   const StepGraph step = pipeline(4, 8, PipelineSchedule::k1F1B, Recompute::kFull);
-  const graph::Timeline timeline = sim::play(step, prices(step));
+  const graph::Timeline timeline = sim::simulate(step, prices(step));
   CHECK(timeline.seconds() == 8 * (kForward + kForward + kBackward) + 3 * (kForward + kBackward));
   for (const int64_t peak : timeline.peak_bytes) CHECK(peak == 1);  // one tape at a time
 }
@@ -114,7 +114,7 @@ TEST_CASE("a transfer is hidden when its receive is posted ahead, and costs its 
   cost::Prices with_transfers = prices(step);
   for (const graph::Task& task : step.graph.tasks())
     if (task.operation.valid() && !task.group.valid()) with_transfers.seconds[task.id.index()] = 1;
-  CHECK(sim::play(step, with_transfers).seconds() == (8 + 1) * (kForward + kBackward) + 1 + 1);
+  CHECK(sim::simulate(step, with_transfers).seconds() == (8 + 1) * (kForward + kBackward) + 1 + 1);
 }
 
 TEST_CASE("one pipeline of a mesh takes as long as the whole when all are alike") {
@@ -123,13 +123,13 @@ TEST_CASE("one pipeline of a mesh takes as long as the whole when all are alike"
       schedule::example::strategy({.pp = 4, .ep = 2, .dp = 4}, 4, 8);
   const auto seconds = [&](const std::vector<Rank>& ranks) {
     const StepGraph step = schedule::write_step(model, strategy, ranks);
-    return sim::play(step, sim::example::priced(step,
-                                                [&](const graph::Task& task) {
-                                                  return task.kind == graph::TaskKind::kCompute
-                                                             ? 1.0 + static_cast<double>(
-                                                                         step.segment(task).kind)
-                                                             : 0.5;
-                                                }))
+    return sim::simulate(step, sim::example::priced(
+                                   step,
+                                   [&](const graph::Task& task) {
+                                     return task.kind == graph::TaskKind::kCompute
+                                                ? 1.0 + static_cast<double>(step.segment(task).kind)
+                                                : 0.5;
+                                   }))
         .seconds();
   };
   CHECK(seconds(strategy::RankLayout(strategy).group(strategy::Axis::kPipeline, Rank(1))) ==

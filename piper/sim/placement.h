@@ -1,5 +1,5 @@
-// Which devices of a machine a group of members gets, and what algorithms and the player then know
-// of it: the topology, and the ports.
+// Which devices of a machine a group of members gets, and what algorithms and the simulator then
+// know of it: the topology, and the ports.
 #pragma once
 
 #include <piper/cluster/cluster.h>

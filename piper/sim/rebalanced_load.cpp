@@ -1,8 +1,8 @@
 #include <piper/balance/rebalance.h>
 #include <piper/cost/expert_price.h>
 #include <piper/schedule/migration.h>
-#include <piper/sim/play.h>
 #include <piper/sim/rebalanced_load.h>
+#include <piper/sim/simulate.h>
 
 #include <cmath>
 
@@ -70,7 +70,8 @@ double migration_seconds(const schedule::LayerMoves& moves, const model::Model& 
                          const strategy::Strategy& strategy, const cluster::Cluster& cluster) {
   if (moves.empty()) return 0;
   const schedule::StepGraph graph = schedule::write_migration(model, strategy, moves).step;
-  return play(graph, cost::price(graph, model, strategy, cluster), /*keep_memory=*/false).seconds();
+  return simulate(graph, cost::price(graph, model, strategy, cluster), /*keep_memory=*/false)
+      .seconds();
 }
 
 cost::RebalancingGain gain_of(const std::vector<RebalancedStep>& steps,

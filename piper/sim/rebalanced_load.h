@@ -1,5 +1,5 @@
 // A run of steps under a load of the experts, with a policy that moves experts between them: what
-// `sim` plays and `plan` prices of rebalancing. Loads are drawn as for any other question
+// `sim` simulates and `plan` prices of rebalancing. Loads are drawn as for any other question
 // (cost::sample_load), decisions are the executor's own (balance::rebalance).
 #pragma once
 
@@ -31,7 +31,7 @@ std::vector<RebalancedStep> rebalanced_steps(const balance::RebalancePolicy& pol
                                              const cluster::Cluster& cluster, uint64_t seed,
                                              int64_t num_steps);
 
-// Seconds of these moves between two steps: the graph that the executor plays, simulated. 0 without
+// Seconds of these moves between two steps: the graph that the executor runs, simulated. 0 without
 // moves.
 double migration_seconds(const schedule::LayerMoves& moves, const model::Model& model,
                          const strategy::Strategy& strategy, const cluster::Cluster& cluster);

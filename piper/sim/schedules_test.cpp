@@ -1,12 +1,12 @@
-// Every pipeline schedule, lowered to a graph and simulated, against its list of actions played
+// Every pipeline schedule, lowered to a graph and simulated, against its list of actions simulated
 // alone.
 #include <doctest/doctest.h>
 #include <piper/cost/bubble.h>
-#include <piper/cost/pipeline_player.h>
+#include <piper/cost/pipeline_simulator.h>
 #include <piper/cost/relative_approx.h>
 #include <piper/schedule/example_model.h>
 #include <piper/sim/example_prices.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 
 #include <algorithm>
 
@@ -81,8 +81,8 @@ TEST_CASE(
         CAPTURE(pp);
         CAPTURE(m);
         const StepGraph step = pipeline(schedule, pp, vpp, m);
-        const graph::Timeline timeline = sim::play(step, prices(step));
-        cost::PipelinePlayer player(schedule, pp, vpp, m);
+        const graph::Timeline timeline = sim::simulate(step, prices(step));
+        cost::PipelineSimulator simulator(schedule, pp, vpp, m);
         const std::vector<cost::ChunkSeconds> chunks(static_cast<size_t>(pp * vpp),
                                                      {.forward = kForward,
                                                       .backward_input = kInput,
@@ -91,11 +91,11 @@ TEST_CASE(
                                                       .send_forward = kMessage,
                                                       .send_backward = kMessage});
         double last = 0;
-        for (const cost::RankSeconds& rank : player.play(chunks))
+        for (const cost::RankSeconds& rank : simulator.simulate(chunks))
           last = std::max(last, rank.finish);
         CHECK(timeline.seconds() == near(last));
         const StepGraph in_turns = pipeline(schedule, pp, vpp, m, true);
-        CHECK(sim::play(in_turns, prices(in_turns)).seconds() <= near(last));
+        CHECK(sim::simulate(in_turns, prices(in_turns)).seconds() <= near(last));
         for (int64_t rank = 0; rank < pp; ++rank)
           CHECK(timeline.peak_bytes[static_cast<size_t>(rank)] ==
                 cost::chunk_forwards_in_flight(schedule, pp, vpp, rank, m));

@@ -11,8 +11,8 @@
 //                           for the same at every moment (links.h)
 //
 // (by induction over the events: what is equal up to now is equal at the next). Where all that
-// holds, the pipeline of data index 0 is played alone and the rest is its copy; where one fails, or
-// cannot be shown, all ranks are played.
+// holds, the pipeline of data index 0 is simulated alone and the rest is its copy; where one fails,
+// or cannot be shown, all ranks are simulated.
 #pragma once
 
 #include <piper/cluster/cluster.h>

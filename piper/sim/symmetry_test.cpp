@@ -1,9 +1,9 @@
-// One pipeline stands for all: held against the play of all ranks, wherever it is claimed.
+// One pipeline stands for all: held against the simulation of all ranks, wherever it is claimed.
 #include <doctest/doctest.h>
 #include <piper/cost/example_model.h>
 #include <piper/cost/prices.h>
 #include <piper/cost/relative_approx.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 #include <piper/sim/symmetry.h>
 #include <piper/strategy/rank_layout.h>
 
@@ -12,19 +12,19 @@ namespace {
 
 namespace example = cost::example;
 
-struct Played {
+struct Simulated {
   schedule::StepGraph step;
   graph::Timeline timeline;
 };
 
-Played played(const model::Model& model, const strategy::Strategy& s,
-              const cluster::Cluster& cluster, const std::vector<Rank>& ranks) {
-  Played p{schedule::write_step(model, s, ranks), {}};
-  p.timeline = play(p.step, cost::price(p.step, model, s, cluster));
+Simulated simulated(const model::Model& model, const strategy::Strategy& s,
+                    const cluster::Cluster& cluster, const std::vector<Rank>& ranks) {
+  Simulated p{schedule::write_step(model, s, ranks), {}};
+  p.timeline = simulate(p.step, cost::price(p.step, model, s, cluster));
   return p;
 }
 
-std::vector<double> ends(const Played& p, Rank rank) {
+std::vector<double> ends(const Simulated& p, Rank rank) {
   std::vector<double> list;
   for (int stream = 0; stream < graph::kNumStreams; ++stream)
     for (const graph::TaskId id : p.step.graph.stream(rank, static_cast<graph::Stream>(stream)))
@@ -85,8 +85,8 @@ TEST_CASE(
           continue;
         }
         ++num_symmetric;
-        const Played all = played(sharing, s, cluster, {});
-        const Played one = played(
+        const Simulated all = simulated(sharing, s, cluster, {});
+        const Simulated one = simulated(
             sharing, s, cluster, strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)));
         int64_t num_different = 0;
         for (int64_t rank = 0; rank < s.mesh.world(); ++rank) {

@@ -1,4 +1,4 @@
-// Whole steps of any axes (cost/trainer/priced_step.h), played: the closed form of
+// Whole steps of any axes (cost/trainer/priced_step.h), simulated: the closed form of
 // cost::TrainerEstimator against what comes out.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -6,7 +6,7 @@
 #include <piper/cost/trainer/priced_step.h>
 #include <piper/cost/trainer/strategy_draw.h>
 #include <piper/model/import.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 #include <piper/sim/symmetry.h>
 #include <piper/strategy/rank_layout.h>
 
@@ -70,8 +70,8 @@ Error closed_form_error(cost::TrainerEstimator& estimator, const Strategy& s) {
   const cost::Estimate closed = estimator.estimate(s);
   const cost::PricedStep whole = cost::write_priced_step(
       estimator, s, strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)));
-  const double played = sim::play(whole.step, whole.prices, false).seconds();
-  const double error = closed.seconds / played - 1;
+  const double simulated = sim::simulate(whole.step, whole.prices, false).seconds();
+  const double error = closed.seconds / simulated - 1;
   return {std::abs(error),
           fmt::format("{:+.1f} % {} on {}: {}", 100 * error, estimator.model().name,
                       estimator.cluster().name, words(s)),
@@ -80,7 +80,7 @@ Error closed_form_error(cost::TrainerEstimator& estimator, const Strategy& s) {
 
 }  // namespace
 
-TEST_CASE("closed form against the played step, 200 random strategies of every axis that fit") {
+TEST_CASE("closed form against the simulated step, 200 random strategies of every axis that fit") {
   MESSAGE("seed ", seed());
   Draw draw(seed());
   const cost::TrainerProfile trainer = cost::load_trainer("piper");
@@ -100,7 +100,7 @@ TEST_CASE("closed form against the played step, 200 random strategies of every a
   for (const Error& e : errors) CHECK(e.size <= e.allowed);
 }
 
-TEST_CASE("closed form against the played step under every schedule of a mixture layer") {
+TEST_CASE("closed form against the simulated step under every schedule of a mixture layer") {
   MESSAGE("seed ", seed());
   Draw draw(seed(), true);
   const cost::TrainerProfile trainer = cost::load_trainer("piper");
@@ -123,7 +123,7 @@ TEST_CASE("closed form against the played step under every schedule of a mixture
 
 // What a search likes: stages balanced by their seconds, where a rank's chunks differ by two layers
 // and every round waits.
-TEST_CASE("interleaved chunks of unequal layers: closed form within 2 % of the played step") {
+TEST_CASE("interleaved chunks of unequal layers: closed form within 2 % of the simulated step") {
   const model::Model model = model::load_model("qwen3-30b-a3b");
   const cluster::Cluster cluster = cluster::load_cluster("frontier");
   const cost::TrainerProfile trainer = cost::load_trainer("piper");
@@ -134,13 +134,13 @@ TEST_CASE("interleaved chunks of unequal layers: closed form within 2 % of the p
   s.layers_per_stage = {1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 1};
   s.micro_batch_sequences = 1;
   cost::TrainerEstimator estimator(model, cluster, trainer, s.precision, s.sequence);
-  for (const int64_t rounds : {2, 16}) {  // all of them played, and most at the pace of two
+  for (const int64_t rounds : {2, 16}) {  // all of them simulated, and most at the pace of two
     s.num_micro_batches = rounds * s.mesh.pp;
     s.global_batch_sequences = s.mesh.dp * s.num_micro_batches;
     const cost::PricedStep whole = cost::write_priced_step(
         estimator, s, strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)));
-    const double played = sim::play(whole.step, whole.prices, false).seconds();
-    CHECK(estimator.estimate(s).seconds == doctest::Approx(played).epsilon(0.02));
+    const double simulated = sim::simulate(whole.step, whole.prices, false).seconds();
+    CHECK(estimator.estimate(s).seconds == doctest::Approx(simulated).epsilon(0.02));
   }
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("a whole step is sound, cannot deadlock, and holds what the trainer's 
     const cost::PricedStep whole = cost::write_priced_step(estimator, s);
     CHECK(fmt::format("{}", fmt::join(graph::validate(whole.step.graph), "\n")) == "");
     CHECK(graph::find_deadlock(whole.step.graph) == "");
-    const graph::Timeline timeline = sim::play(whole.step, whole.prices, false);
+    const graph::Timeline timeline = sim::simulate(whole.step, whole.prices, false);
     const auto peak = static_cast<double>(*std::ranges::max_element(timeline.peak_bytes));
     const double closed = estimator.estimate(s).peak_bytes;
     // How long copies to the host stay behind their forwards is a matter of speed: what is priced
@@ -212,7 +212,7 @@ TEST_CASE("where one pipeline is said to stand for all whole steps, it ends with
     CAPTURE(what);
     const auto seconds = [&](const std::vector<Rank>& ranks) {
       const cost::PricedStep whole = cost::write_priced_step(estimator, s, ranks);
-      return sim::play(whole.step, whole.prices, false).seconds();
+      return sim::simulate(whole.step, whole.prices, false).seconds();
     };
     CHECK(seconds(strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0))) ==
           doctest::Approx(seconds({})).epsilon(1e-6));

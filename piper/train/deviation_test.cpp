@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/model/import.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 #include <piper/train/deviation.h>
 
 #include <string>

@@ -7,7 +7,7 @@
 #include <piper/comm/local.h>
 #include <piper/cost/bubble.h>
 #include <piper/cost/prices.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 #include <piper/strategy/runnable.h>
 #include <piper/train/step_bench.h>
 #include <tests/switches.h>
@@ -112,7 +112,7 @@ double simulated_seconds(const model::Model& model, const strategy::Strategy& s)
   prices.slot_bytes.assign(step.graph.slots().size(), 0);
   prices.static_bytes.assign(static_cast<size_t>(s.mesh.world()), 0);
   prices.node_of_rank.assign(static_cast<size_t>(s.mesh.world()), 0);
-  return sim::play(step, prices, false).seconds();
+  return sim::simulate(step, prices, false).seconds();
 }
 
 struct Executed {

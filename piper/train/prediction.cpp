@@ -110,7 +110,7 @@ std::map<std::string, double> seconds_by_component(const schedule::StepGraph& st
   std::vector<Spans> ranks(static_cast<size_t>(step.graph.num_ranks()));
   for (const graph::Task& task : step.graph.tasks())
     if (const graph::Interval& interval = timeline.tasks[task.id.index()];
-        interval.played() && (rank == Rank::none() || task.rank == rank))
+        interval.has_run() && (rank == Rank::none() || task.rank == rank))
       ranks[task.rank.index()].push_back({turn(task.kind), interval, &task});
   std::map<std::string, double> seconds;
   for (Spans& spans : ranks) {
@@ -177,7 +177,7 @@ Prediction predict(const schedule::StepGraph& step, const model::Model& model,
   for (const graph::Task& task : step.graph.tasks())
     if (task.kind == graph::TaskKind::kCompute)
       prediction.prices.seconds[task.id.index()] *= slowdown;
-  prediction.timeline = sim::play_scattered(step, prediction.prices, cost::scatter(cluster));
+  prediction.timeline = sim::simulate_scattered(step, prediction.prices, cost::scatter(cluster));
   prediction.step_seconds = prediction.timeline.seconds();
   prediction.kept = load.kept.empty() ? cost::kept_part(model, strategy) : mean_kept(model, load);
   prediction.mfu =

@@ -307,7 +307,7 @@ TEST_CASE("a damaged checkpoint is set aside, and never costs the good one it wa
     if (step == 11 && trainer.rank() == Rank(0))
       flip_middle(checkpoints / "step-00000010/rank-00001.safetensors");
   };
-  r.async_save = false;  // so that step 10 is committed when step 11 is played
+  r.async_save = false;  // so that step 10 is committed when step 11 is executed
   CHECK(failure(r) == "");
   CHECK(std::ranges::count_if(said, [](const std::string& line) {
           return line.starts_with("set aside as step-00000010.damaged-2: ");

@@ -249,7 +249,7 @@ void RunRecorder::add_part(Rank rank, int64_t step_number, const std::string& pa
   const auto is_mine = [&](const graph::Task& task) { return task.rank == rank; };
   const auto num_tasks = std::ranges::count_if(step_.graph.tasks(), is_mine);
   if (values.size() < kFirst || values[kNumTasks] != static_cast<double>(num_tasks))
-    throw CommError(fmt::format("rank {} played another graph than rank 0", rank.value));
+    throw CommError(fmt::format("rank {} executed another graph than rank 0", rank.value));
   graph::Timeline* timeline = timeline_of(step_number);
   set_peak_bytes(step_number, rank, static_cast<int64_t>(values[kPeakBytes]));
   state_bytes_[rank.index()] = static_cast<int64_t>(values[kStateBytes]);
@@ -258,7 +258,7 @@ void RunRecorder::add_part(Rank rank, int64_t step_number, const std::string& pa
     if (!is_mine(task)) continue;
     graph::Interval& interval = timeline->tasks[task.id.index()];
     interval = {values[next], values[next + 1]};
-    if (interval.played()) {
+    if (interval.has_run()) {
       interval.start_seconds += clock_offset_seconds;
       interval.end_seconds += clock_offset_seconds;
     }
@@ -297,9 +297,9 @@ Measurement RunRecorder::measurement() const {
   measured.timeline = timelines_.at(measured.step);
   double start = 1e300;
   for (const graph::Interval& task : measured.timeline.tasks)
-    if (task.played()) start = std::min(start, task.start_seconds);
+    if (task.has_run()) start = std::min(start, task.start_seconds);
   for (graph::Interval& task : measured.timeline.tasks)
-    if (task.played()) task = {task.start_seconds - start, task.end_seconds - start};
+    if (task.has_run()) task = {task.start_seconds - start, task.end_seconds - start};
   for (std::vector<graph::MemorySample>& samples : measured.timeline.memory)
     for (graph::MemorySample& sample : samples) sample.seconds -= start;
   measured.peak_bytes = measured.timeline.peak_bytes = peak_bytes_.at(measured.step);

@@ -31,7 +31,7 @@ struct Recorded {
   RunRecorder recorder{step, strategy, cluster};
 
   // Step `number` of a run: its only task lasts as long as the step.
-  void play(int64_t number, double seconds) {
+  void execute(int64_t number, double seconds) {
     recorder.timeline_of(number)->tasks.front() = {0, seconds};
     for (int64_t r = 0; r < strategy.mesh.world(); ++r)
       recorder.set_peak_bytes(number, Rank(r), number);
@@ -47,7 +47,7 @@ TEST_CASE(
   for (const int64_t num_steps : {1, 2, 3, 17, 60, 1000}) {
     CAPTURE(num_steps);
     Recorded run;
-    for (int64_t n = 1; n <= num_steps; ++n) run.play(n, 1 + 0.001 * static_cast<double>(n));
+    for (int64_t n = 1; n <= num_steps; ++n) run.execute(n, 1 + 0.001 * static_cast<double>(n));
     const Measurement measured = run.recorder.measurement();
     CHECK(measured.timeline.seconds() == doctest::Approx(measured.step_seconds));
     CHECK(measured.step_seconds == doctest::Approx(1 + 0.001 * static_cast<double>(measured.step)));
@@ -66,8 +66,8 @@ TEST_CASE(
 TEST_CASE("processes that record different times keep the same steps") {
   Recorded first, other;
   for (int64_t n = 51; n <= 700; ++n) {
-    first.play(n, 1 + 0.1 * std::sin(static_cast<double>(n)));
-    other.play(n, 2);
+    first.execute(n, 1 + 0.1 * std::sin(static_cast<double>(n)));
+    other.execute(n, 2);
   }
   const int64_t median = first.recorder.median_step();
   CHECK_NOTHROW(other.recorder.part_of(Rank(1), median));  // throws when it has been forgotten

@@ -65,8 +65,8 @@ void StepBench::meet(comm::Transport& transport, int64_t number) const {
   barrier(transport, kMeetingKeys + static_cast<uint64_t>(number), kTimeoutSeconds);
 }
 
-void StepBench::play(comm::Transport& transport, BenchPart& part, int64_t first,
-                     int64_t num_steps) const {
+void StepBench::execute(comm::Transport& transport, BenchPart& part, int64_t first,
+                        int64_t num_steps) const {
   executor::Cores cores(0);
   executor::Executor executor(step_, strategy_, model_, transport.rank(), *part.stage, transport,
                               cores, {.timeout_seconds = kTimeoutSeconds});
@@ -104,7 +104,7 @@ std::vector<double> StepBench::step_seconds(int64_t num_steps) {
   const int64_t first = next_step_;
   next_step_ += num_steps;
   return timed(num_steps, [&](comm::Transport& transport, BenchPart& part) {
-    play(transport, part, first, num_steps);
+    execute(transport, part, first, num_steps);
   });
 }
 

@@ -1,4 +1,4 @@
-// Plays whole steps of a bench's stages (nn/bench_stage.h) over a world, by the executor that
+// Executes whole steps of a bench's stages (nn/bench_stage.h) over a world, by the executor that
 // trains: the step graph that schedule/ writes, executor::Executor, comm/. One thread of compute a
 // rank. Of a tensor-parallel strategy experts alone are divided: there are no sums around
 // attention, dense nets and head, which a bench's stage hands on whole.
@@ -21,7 +21,7 @@
 
 namespace piper::train {
 
-// What a rank plays.
+// What a rank executes.
 struct BenchPart {
   std::unique_ptr<nn::BenchStage> stage;
   std::vector<executor::MicroBatch> micro_batches;
@@ -48,14 +48,14 @@ class StepBench {
   std::vector<double> step_seconds(int64_t num_steps);
   // The same for the products alone of one micro-batch, all ranks at once. After a step.
   std::vector<double> product_seconds(int64_t num_repeats);
-  // Plays one more step; of this process's ranks.
+  // Executes one more step; of this process's ranks.
   std::map<Rank, BenchRecord> record();
 
  private:
   using Work = std::function<void(comm::Transport&, BenchPart&)>;
   std::vector<double> timed(int64_t repeats, const Work& work);
   void meet(comm::Transport& transport, int64_t number) const;
-  void play(comm::Transport& transport, BenchPart& part, int64_t first, int64_t num_steps) const;
+  void execute(comm::Transport& transport, BenchPart& part, int64_t first, int64_t num_steps) const;
 
   comm::World& world_;
   const model::Model model_;

@@ -1,6 +1,6 @@
-// The introduction with which a connection begins, and what follows: a side that plays by the rules
-// meets one that says what the bytes are. The first byte chooses the side, and what of the other's
-// proofs is right; nobody is let in without.
+// The introduction with which a connection begins, and what follows: a side that executes by the
+// rules meets one that says what the bytes are. The first byte chooses the side, and what of the
+// other's proofs is right; nobody is let in without.
 #include <piper/comm/bytes.h>
 #include <piper/comm/handshake.h>
 #include <sys/socket.h>
@@ -39,7 +39,7 @@ struct Line {
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
 
-  void play() {
+  void execute() {
     io.restart();
     io.poll();
   }
@@ -70,7 +70,7 @@ void fuzz(std::span<const std::byte> bytes) {
     comm::internal::introduce(line.stream, kMine, 1, done);
   while (in.ok() && !in.rest().empty()) {
     line.say(in.raw(std::min<size_t>(in.number<uint8_t>(), in.rest().size())));
-    line.play();
+    line.execute();
   }
   FUZZ_CHECK(!let_in);
   // A knock is right only by its proof.

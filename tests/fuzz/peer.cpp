@@ -32,9 +32,9 @@ class Programme {
  public:
   explicit Programme(std::span<const std::byte> bytes) : in_(bytes) {}
 
-  void play() {
+  void execute() {
     for (size_t step = 0; step < kMaxSteps && in_.ok() && !in_.rest().empty(); ++step) step_once();
-    peer_.play();
+    peer_.execute();
     peer_.protocol().state().fail(Rank(0), "it is over");
     for (auto& mine : mine_) FUZZ_CHECK(mine == nullptr || peer_.drop(mine));
   }
@@ -57,7 +57,7 @@ class Programme {
       case 6:
         return peer_.say(in_.raw(std::min<size_t>(in_.number<uint8_t>(), in_.rest().size())));
       case 7:
-        return peer_.play();
+        return peer_.execute();
     }
   }
 
@@ -110,6 +110,6 @@ class Programme {
 
 }  // namespace
 
-void fuzz(std::span<const std::byte> bytes) { Programme(bytes).play(); }
+void fuzz(std::span<const std::byte> bytes) { Programme(bytes).execute(); }
 
 }  // namespace piper::fuzz

@@ -18,7 +18,7 @@ Layout layout(int64_t num_nics) {
           .rack = {1e6, 400 * kMicrosecond, 0}};
 }
 
-// Plays until nothing is left; the time of the last delivery.
+// Simulates until nothing is left; the time of the last delivery.
 Nanoseconds drain(Network& network, int64_t* count = nullptr) {
   Nanoseconds last = 0;
   while (const auto at = network.next())

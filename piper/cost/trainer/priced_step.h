@@ -1,7 +1,7 @@
-// The step that schedule/ writes in a trainer's style, with the trainer's prices: what sim::play
-// plays of a strategy that has no exact costs. It is made of the parts that the closed form adds up
-// (step_parts.h), so that waiting, contention, and memory over time come out of a simulation
-// instead of a formula.
+// The step that schedule/ writes in a trainer's style, with the trainer's prices: what
+// sim::simulate simulates of a strategy that has no exact costs. It is made of the parts that the
+// closed form adds up (step_parts.h), so that waiting, contention, and memory over time come out of
+// a simulation instead of a formula.
 //
 //   compute       a segment's seconds; split as the trainer overlaps it, in parts no longer than
 //                 what they hide

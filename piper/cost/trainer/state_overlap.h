@@ -1,7 +1,7 @@
 // How weights and gradients that travel beside everything else (step_parts.h: StateTraffic) slow a
 // rank, in closed form: one rank's pieces in order, the traffic of states as one queue beside them.
-// The same fluid as the play's (sim/network.h): a collective and the queue that together need more
-// of a level than there is get the same part of what each needs.
+// The same fluid as the simulation's (sim/network.h): a collective and the queue that together need
+// more of a level than there is get the same part of what each needs.
 #pragma once
 
 #include <piper/cost/gradient_reduction_overlap.h>

@@ -7,10 +7,10 @@
 // A stage's forward and backward are sums over its layers (layer_price.h): compute divided by the
 // trainer's efficiency on the device, plus the communication that does not hide. Bubbles as
 // cost/bubble.h has them for equal stages; where they differ, the others' work takes the place of p
-// - 1 means. What that does not fit is played action by action: the two V's, interleaved chunks of
-// unequal layers or whose states travel with every micro-batch, and activations that go to the host
-// and back, with their copies. Held to whole steps that are played (priced_step.h): 0.4 % in the
-// mean over every axis, docs/validation.md.
+// - 1 means. What that does not fit is simulated action by action: the two V's, interleaved chunks
+// of unequal layers or whose states travel with every micro-batch, and activations that go to the
+// host and back, with their copies. Held to whole steps that are simulated (priced_step.h): 0.4 %
+// in the mean over every axis, docs/validation.md.
 //
 // Reductions and update of a step are those of its fullest stage. Memory of every stage: state by
 // ZeRO stage, kept activations times the micro-batches in flight, what the head or a layer's
@@ -20,7 +20,7 @@
 #include <piper/cluster/cluster.h>
 #include <piper/cost/chunks_held.h>
 #include <piper/cost/estimator.h>
-#include <piper/cost/pipeline_player.h>
+#include <piper/cost/pipeline_simulator.h>
 #include <piper/cost/trainer/layer_price.h>
 #include <piper/cost/trainer/rates.h>
 #include <piper/cost/trainer/step_parts.h>
@@ -53,9 +53,9 @@ class TrainerEstimator : public Estimator {
 
   // Requires contradictions(strategy, model) to be empty and this TrainerEstimator's sequence and
   // precision. `imbalance`: rows of the busiest expert rank over the mean. What no formula fits
-  // (above) is simulated (cost/pipeline_player.h), some microseconds, unless what it takes at least
-  // is beyond `give_up_above_seconds`, or its memory beyond `most_bytes`: a formula's bubble will do
-  // then, `is_coarse`, and `seconds` are at least that.
+  // (above) is simulated (cost/pipeline_simulator.h), some microseconds, unless what it takes at
+  // least is beyond `give_up_above_seconds`, or its memory beyond `most_bytes`: a formula's bubble
+  // will do then, `is_coarse`, and `seconds` are at least that.
   Estimate estimate(const strategy::Strategy& strategy, double imbalance = 1,
                     double give_up_above_seconds = std::numeric_limits<double>::infinity(),
                     double most_bytes = std::numeric_limits<double>::infinity()) override;
@@ -65,9 +65,9 @@ class TrainerEstimator : public Estimator {
   // Compute efficiency that estimates take (default: the trainer's calibration for the device).
   void set_compute_efficiency(double efficiency);
 
-  // The same step with its pipeline played action by action (cost/pipeline_player.h) whatever its
-  // schedule: what tests hold the closed form of the bubble to.
-  double played_seconds(const strategy::Strategy& strategy, double imbalance = 1);
+  // The same step with its pipeline simulated action by action (cost/pipeline_simulator.h) whatever
+  // its schedule: what tests hold the closed form of the bubble to.
+  double simulated_seconds(const strategy::Strategy& strategy, double imbalance = 1);
 
   // What the step is made of. Requires what estimate() requires; valid as long as this.
   StepParts parts(const strategy::Strategy& strategy, double imbalance = 1);
@@ -145,8 +145,8 @@ class TrainerEstimator : public Estimator {
                    const std::vector<StageOverlap>& states);
   double least_finish(const strategy::Strategy& s, bool copies);
   double pipeline_finish(const strategy::Strategy& s, bool copies);
-  std::span<const RankSeconds> play_pipeline(const strategy::Strategy& s, int64_t played,
-                                             bool copies);
+  std::span<const RankSeconds> simulate_pipeline(const strategy::Strategy& s, int64_t simulated,
+                                                 bool copies);
   // Where no rows are exchanged, the two of a pair take no turns.
   static bool awaits_messages(const strategy::Strategy& s);
   // Whether what is computed again stays until a weights' part of its own.
@@ -155,7 +155,7 @@ class TrainerEstimator : public Estimator {
            (s.recompute != strategy::Recompute::kNone || !s.recompute_per_stage.empty());
   }
   static bool chunks_differ(const strategy::Strategy& s);
-  double pace(const strategy::Strategy& s, int64_t played, bool copies);
+  double pace(const strategy::Strategy& s, int64_t simulated, bool copies);
   static double bubble_of(const strategy::Strategy& s, const std::vector<Busy>& stages,
                           size_t busiest, double message);
   Estimate bytes_of(const strategy::Strategy& s, const std::vector<StageSums>& sums);
@@ -212,7 +212,7 @@ class TrainerEstimator : public Estimator {
   HeldKey last_held_key_{};
   const std::vector<std::vector<ChunksHeld>>* last_held_ = nullptr;
   std::map<ListKey, std::vector<Tail>> tails_;
-  PipelinePlayers players_;
+  PipelineSimulators simulators_;
   std::vector<ChunkSeconds> chunks_;
   std::vector<double> finishes_, earlier_;  // by stage
   std::unique_ptr<Sums> sums_;              // of the last strategy's stages

@@ -122,7 +122,7 @@ TEST_CASE("a step is the sum of its parts, none negative, and no less than its b
 }
 
 TEST_CASE(
-    "what is not worth playing takes no less than is said, and what it is said to take is no "
+    "what is not worth simulating takes no less than is said, and what it is said to take is no "
     "less") {
   const World w;
   TrainerEstimator estimator = w.estimator();
@@ -169,7 +169,8 @@ TEST_CASE("more bandwidth is never slower") {
 }
 
 // What is ready sooner may meet a transfer that it used to miss (Graham 1969): copies to the host
-// and back on one link, and under DualPipeV the gathers of ZeRO 3 and another micro-batch's exchanges.
+// and back on one link, and under DualPipeV the gathers of ZeRO 3 and another micro-batch's
+// exchanges.
 bool may_meet(const Strategy& s) {
   return strategy::offloads_activations(s.offload) || (strategy::pairs(s.schedule) && s.zero == 3);
 }

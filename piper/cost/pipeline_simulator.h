@@ -1,7 +1,7 @@
-// Plays the action lists of a pipeline (schedule/action.h) in seconds: any schedule, any number of
-// chunks a rank, split backwards, uneven stages. The plain truth that the closed forms of bubble.h
-// are held to, and fast enough for the best candidates of a search: it plays nothing but the lists,
-// no segments, streams or devices (that is sim's work).
+// Simulates the action lists of a pipeline (schedule/action.h) in seconds: any schedule, any number
+// of chunks a rank, split backwards, uneven stages. The plain truth that the closed forms of
+// bubble.h are held to, and fast enough for the best candidates of a search: it simulates nothing
+// but the lists, no segments, streams or devices (that is sim's work).
 //
 //   forward  of micro-batch k on virtual stage v starts when its rank is free and stage v-1 has
 //            sent k
@@ -52,20 +52,20 @@ struct RankSeconds {
   double bubble() const { return finish - start - busy; }
 };
 
-// Allocates when it is made, never when it plays. Not thread-safe.
-class PipelinePlayer {
+// Allocates when it is made, never when it simulates. Not thread-safe.
+class PipelineSimulator {
  public:
   // Requires what schedule::actions() requires. `copies_activations`: they go to the host and come
   // back.
-  PipelinePlayer(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
-                 int64_t num_micro_batches, bool copies_activations = false);
+  PipelineSimulator(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
+                    int64_t num_micro_batches, bool copies_activations = false);
 
   // `chunks`: by virtual stage, in the order of the model (pp x vpp). `pairs_overlap`: the two
   // actions of a pair start together, once both could, and end together, by their
   // `pair_saves` earlier than one after the other; else they are two actions like others. By rank;
   // valid until the next call.
-  std::span<const RankSeconds> play(std::span<const ChunkSeconds> chunks,
-                                    bool pairs_overlap = false) &;
+  std::span<const RankSeconds> simulate(std::span<const ChunkSeconds> chunks,
+                                        bool pairs_overlap = false) &;
 
   // The most chunk-forwards whose activations a rank holds at once: from the forward to the end of
   // the whole backward or of the weights' part. By rank; of the lists alone.
@@ -110,27 +110,27 @@ class PipelinePlayer {
   std::vector<HostLink> links_;
 };
 
-// Of so many micro-batches those that are played; the others go on as these do. Four rounds of the
-// pipeline fill it, and what is left of a round is left here too.
-inline int64_t micro_batches_played(int64_t pp, int64_t num_micro_batches) {
+// Of so many micro-batches those that are simulated; the others go on as these do. Four rounds of
+// the pipeline fill it, and what is left of a round is left here too.
+inline int64_t micro_batches_simulated(int64_t pp, int64_t num_micro_batches) {
   return std::min(num_micro_batches, std::max<int64_t>(4 * pp, 8) + num_micro_batches % pp);
 }
 
-// Players, each made when it is first asked for. Not thread-safe.
-class PipelinePlayers {
+// Simulators, each made when it is first asked for. Not thread-safe.
+class PipelineSimulators {
  public:
-  PipelinePlayer& of(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
-                     int64_t num_micro_batches, bool copies_activations = false);
-  // When each rank has done its last action; beyond micro_batches_played() at the pace of two more
-  // rounds.
+  PipelineSimulator& of(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
+                        int64_t num_micro_batches, bool copies_activations = false);
+  // When each rank has done its last action; beyond micro_batches_simulated() at the pace of two
+  // more rounds.
   std::vector<double> finish(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
                              int64_t num_micro_batches, std::span<const ChunkSeconds> chunks,
                              bool copies_activations = false, bool pairs_overlap = false);
 
  private:
   std::map<std::tuple<strategy::PipelineSchedule, int64_t, int64_t, int64_t, bool>,
-           std::unique_ptr<PipelinePlayer>>
-      players_;
+           std::unique_ptr<PipelineSimulator>>
+      simulators_;
 };
 
 }  // namespace piper::cost

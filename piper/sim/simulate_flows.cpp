@@ -1,5 +1,5 @@
 #include <piper/base/error.h>
-#include <piper/sim/flow_player.h>
+#include <piper/sim/flow_simulator.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,7 @@ constexpr double kMostTicks = 4e18;  // of 9.2e18
 // Fewer where the links are so slow that ticks could not count the whole: all messages one after
 // another through the slowest port of every part of their way.
 double ticks_per_second_of(const FlowProgram& program, const Fabric& fabric,
-                           const PlayOptions& options) {
+                           const SimulationOptions& options) {
   double byte = 0, message = fabric.costs.send_seconds + fabric.costs.receive_seconds;
   for (size_t p = 0; p < fabric.bytes_per_second.size(); ++p) {
     byte = std::max(byte, 1 / fabric.bytes_per_second[p]);
@@ -39,7 +39,8 @@ double ticks_per_second_of(const FlowProgram& program, const Fabric& fabric,
 
 }  // namespace
 
-FlowPlayer::FlowPlayer(const FlowProgram& program, const Fabric& fabric, const PlayOptions& options)
+FlowSimulator::FlowSimulator(const FlowProgram& program, const Fabric& fabric,
+                             const SimulationOptions& options)
     : program_(program),
       fabric_(fabric),
       options_(options),
@@ -73,14 +74,14 @@ FlowPlayer::FlowPlayer(const FlowProgram& program, const Fabric& fabric, const P
   if (options.record_intervals) intervals_.resize(program.num_steps());
 }
 
-PlayedFlows FlowPlayer::run() {
+SimulatedFlows FlowSimulator::run() {
   begin();
-  play_events();
+  simulate_events();
   if (num_done_ != static_cast<int64_t>(program_.num_steps())) fail_in_circle();
   return result();
 }
 
-void FlowPlayer::begin() {
+void FlowSimulator::begin() {
   const std::span<const uint32_t> first = program_.first_step();
   for (size_t m = 0; m < members_.size(); ++m) {
     members_[m].first_early = first[m];
@@ -94,22 +95,22 @@ void FlowPlayer::begin() {
   for (size_t m = 0; m < members_.size(); ++m) push_special(0, kBegin, kNone, m);
 }
 
-PlayedFlows FlowPlayer::result() const {
-  PlayedFlows played;
-  played.num_messages = program_.num_messages();
-  played.num_events = num_events_;
+SimulatedFlows FlowSimulator::result() const {
+  SimulatedFlows simulated;
+  simulated.num_messages = program_.num_messages();
+  simulated.num_events = num_events_;
   for (const Member& member : members_) {
-    played.member_seconds.push_back(seconds_of(member.end));
-    played.startup_seconds.push_back(seconds_of(member.num_started * send_ticks_));
-    played.seconds = std::max(played.seconds, played.member_seconds.back());
+    simulated.member_seconds.push_back(seconds_of(member.end));
+    simulated.startup_seconds.push_back(seconds_of(member.num_started * send_ticks_));
+    simulated.seconds = std::max(simulated.seconds, simulated.member_seconds.back());
   }
-  for (const Port& port : ports_) played.port_bytes.push_back(static_cast<double>(port.bytes));
+  for (const Port& port : ports_) simulated.port_bytes.push_back(static_cast<double>(port.bytes));
   for (const auto& [begin, end] : intervals_)
-    played.intervals.push_back({seconds_of(begin), seconds_of(end)});
-  return played;
+    simulated.intervals.push_back({seconds_of(begin), seconds_of(end)});
+  return simulated;
 }
 
-void FlowPlayer::post(uint32_t step, uint64_t member, int64_t now) {
+void FlowSimulator::post(uint32_t step, uint64_t member, int64_t now) {
   switch (kind(step)) {
     case FlowKind::kReceive:
       post_receive(step, member, now);
@@ -126,7 +127,7 @@ void FlowPlayer::post(uint32_t step, uint64_t member, int64_t now) {
   start_next(member, now);
 }
 
-void FlowPlayer::post_receive(uint32_t step, uint64_t member, int64_t now) {
+void FlowSimulator::post_receive(uint32_t step, uint64_t member, int64_t now) {
   State& state = state_[step];
   if (options_.record_intervals) intervals_[step].first = now;
   if (state.phase == Phase::kThere) {
@@ -141,7 +142,7 @@ void FlowPlayer::post_receive(uint32_t step, uint64_t member, int64_t now) {
   if (sender_waits) begin_transfer(steps_[step].match, steps_[step].peer, issued, now, now);
 }
 
-void FlowPlayer::post_local(uint32_t step, uint64_t member, int64_t now) {
+void FlowSimulator::post_local(uint32_t step, uint64_t member, int64_t now) {
   Member& m = members_[member];
   const bool is_meeting = steps_[step].units == 0;
   const bool was_busy = m.memory_free > now;
@@ -153,7 +154,7 @@ void FlowPlayer::post_local(uint32_t step, uint64_t member, int64_t now) {
   end_at(step, member, is_meeting ? now : m.memory_free);
 }
 
-void FlowPlayer::finished(uint32_t step, uint64_t member, int64_t now) {
+void FlowSimulator::finished(uint32_t step, uint64_t member, int64_t now) {
   for (uint32_t i = steps_[step].first_next; i < steps_[step + 1].first_next; ++i) {
     const uint32_t follower = program_.next()[i];
     if (--pending_[follower] == 0) post(follower, member, now);
@@ -161,7 +162,7 @@ void FlowPlayer::finished(uint32_t step, uint64_t member, int64_t now) {
 }
 
 // Names a message that both sides could not agree on; else a step that waits for others.
-void FlowPlayer::fail_in_circle() const {
+void FlowSimulator::fail_in_circle() const {
   const std::span<const uint32_t> first = program_.first_step();
   std::string found;
   for (size_t m = 0; m < members_.size(); ++m)
@@ -180,14 +181,14 @@ void FlowPlayer::fail_in_circle() const {
   std::abort();
 }
 
-PlayedFlows play_flows(const FlowProgram& program, const Fabric& fabric,
-                       const PlayOptions& options) {
+SimulatedFlows simulate_flows(const FlowProgram& program, const Fabric& fabric,
+                              const SimulationOptions& options) {
   std::vector<std::string> problems = problems_of(fabric);
   if (fabric.num_members() != program.num_members())
     problems.push_back("the fabric has " + std::to_string(fabric.num_members()) +
                        " members, the steps are those of " + std::to_string(program.num_members()));
   if (!problems.empty()) throw InvalidInput(problems);
-  return FlowPlayer(program, fabric, options).run();
+  return FlowSimulator(program, fabric, options).run();
 }
 
 }  // namespace piper::sim

@@ -1,8 +1,9 @@
-// Plays the steps of all members on symbols (sums.h), block by block, and notes all that is wrong.
+// Executes the steps of all members on symbols (sums.h), block by block, and notes all that is
+// wrong.
 //
 // A message moves when both its send and its receive are posted, as a rendezvous does: what
-// finishes here needs no buffer of the transport's. One order is played; because steps of a member
-// that touch the same place are shown to be ordered (races.h), it stands for every order of
+// finishes here needs no buffer of the transport's. One order is executed; because steps of a
+// member that touch the same place are shown to be ordered (races.h), it stands for every order of
 // starting and of arrival.
 #pragma once
 
@@ -16,16 +17,16 @@
 
 namespace piper::collective {
 
-class SymbolPlayer {
+class SymbolicExecutor {
  public:
   // The symbol of element i of member m's input is {label m, i}; the same of its output before the
-  // first step when `in_place`. `members` outlives the player.
-  SymbolPlayer(const std::vector<MemberSteps>& members, bool in_place);
+  // first step when `in_place`. `members` outlives the executor.
+  SymbolicExecutor(const std::vector<MemberSteps>& members, bool in_place);
 
   // False when anything is wrong: blocks outside their buffers, writes to the input, `after` that
   // does not point back, races, messages without counterpart or of other sizes, repeated ones,
   // steps that never finish, reads of what nobody wrote.
-  bool play();
+  bool execute();
 
   SymbolMemory& memory(size_t member, Buffer buffer) {
     return memory_[member][static_cast<size_t>(buffer)];

@@ -1,5 +1,5 @@
-// What `piper sim` plays: one step, or one for each sample of what is random, and where its time
-// goes.
+// What `piper sim` simulates: one step, or one for each sample of what is random, and where its
+// time goes.
 #pragma once
 
 #include <piper/balance/rebalance_policy.h>
@@ -26,7 +26,7 @@ struct RankShare {
   int64_t peak_bytes = 0;
 };
 
-struct PlayedSteps {
+struct SimulatedSteps {
   schedule::StepGraph step;
   graph::Timeline timeline;      // of the slowest sample
   std::vector<RankShare> ranks;  // of that; those that were written
@@ -34,20 +34,20 @@ struct PlayedSteps {
   bool one_pipeline = false;
   bool is_exact = false;  // by exact costs
   cost::TrainerProfile trainer;
-  cost::Scatter scatter;  // with which it was played: PlayRequest's
-  std::string why_all;    // of more than 64 ranks all were played: why; "" otherwise
+  cost::Scatter scatter;  // with which it was simulated: SimulationRequest's
+  std::string why_all;    // of more than 64 ranks all were simulated: why; "" otherwise
   std::optional<cost::RebalancingGain> rebalancing;  // of a run that rebalances
   // Of a trainer's profile. This Piper's exact costs have none: they predict schedules of one chunk
   // alone.
   std::optional<double> closed_form_seconds;
 };
 
-struct PlayRequest {
+struct SimulationRequest {
   std::optional<cost::LoadDistribution> load;
   balance::RebalancePolicy rebalance;  // of the load; samples are then the steps of one run
   sim::Disturbance disturbance;        // a sample's seed is its own: seed + sample
-  // Scatter of equal tasks on the machine (cost::scatter): a single step is play_scattered()'s, of
-  // several samples each draws once. A trainer's step does not heed it.
+  // Scatter of equal tasks on the machine (cost::scatter): a single step is simulate_scattered()'s,
+  // of several samples each draws once. A trainer's step does not heed it.
   cost::Scatter scatter;
   uint64_t seed = 0;
   int64_t num_samples = 1;
@@ -56,14 +56,14 @@ struct PlayRequest {
   bool is_balanced() const { return !load && disturbance.none(); }
 };
 
-// Up to 64 ranks are played in full; of more, one pipeline where it provably stands for all
-// (sim/symmetry.h). Throws InvalidInput when that is more than can be played.
+// Up to 64 ranks are simulated in full; of more, one pipeline where it provably stands for all
+// (sim/symmetry.h). Throws InvalidInput when that is more than can be simulated.
 //
 // Where costs are exact (cost/estimator.h): the tasks that this Piper executes, under further
 // pipeline schedules too. Else the step as the trainer would run it (cost/trainer/priced_step.h);
 // of a load that is not balanced every rank is then the busiest of its group: exchanges let none be
 // faster.
-PlayedSteps play(const Priced& priced, const PlayRequest& request,
-                 const cost::TrainerProfile& trainer);
+SimulatedSteps simulate(const Priced& priced, const SimulationRequest& request,
+                        const cost::TrainerProfile& trainer);
 
 }  // namespace piper::cli

@@ -3,7 +3,7 @@
 #include <piper/graph/operations.h>
 #include <piper/schedule/example_model.h>
 #include <piper/sim/example_prices.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 
 #include <algorithm>
 #include <random>
@@ -76,7 +76,7 @@ TEST_CASE("the simulation is the solution of its rules") {
       for (const Recompute recompute : strategy::kRecomputes) {
         const StepGraph step = example_step({.pp = 4, .ep = 2, .dp = 4}, schedule, recompute);
         const cost::Prices prices = random_prices(step, seed);
-        const graph::Timeline timeline = sim::play(step, prices);
+        const graph::Timeline timeline = sim::simulate(step, prices);
         const std::vector<graph::Interval> expected = by_equations(step.graph, prices.seconds);
         int64_t num_different = 0;
         for (size_t i = 0; i < expected.size(); ++i)
@@ -103,7 +103,7 @@ TEST_CASE("an exchange runs on each member from the moment the last has posted")
   }
   prices = sim::example::free_of_charge(step);
   prices.seconds = {1, 10, 3, 20, 2, 30};
-  const graph::Timeline timeline = sim::play(step, prices);
+  const graph::Timeline timeline = sim::simulate(step, prices);
   CHECK(timeline.tasks[1].start_seconds == 1);  // posted
   CHECK(timeline.tasks[1].end_seconds == 3 + 10);
   CHECK(timeline.tasks[3].end_seconds == 3 + 20);
@@ -115,7 +115,7 @@ TEST_CASE("tasks start in the order of their stream, and twice the same") {
       example_step({.pp = 2, .ep = 2, .dp = 2}, PipelineSchedule::k1F1B, Recompute::kFull);
   cost::Prices prices = random_prices(step, 7);
   prices.cores_per_node = 2;
-  const graph::Timeline first = sim::play(step, prices), second = sim::play(step, prices);
+  const graph::Timeline first = sim::simulate(step, prices), second = sim::simulate(step, prices);
   for (int rank = 0; rank < 4; ++rank)
     for (int stream = 0; stream < graph::kNumStreams; ++stream)
       CHECK(graph::start_order(step.graph, first, Rank(rank), static_cast<Stream>(stream)) ==
@@ -131,7 +131,7 @@ TEST_CASE("every slot is given back: a step ends with the memory it began with")
     cost::Prices prices = random_prices(step, 11);
     std::fill(prices.slot_bytes.begin(), prices.slot_bytes.end(), 16);
     std::fill(prices.static_bytes.begin(), prices.static_bytes.end(), 100);
-    const graph::Timeline timeline = sim::play(step, prices);
+    const graph::Timeline timeline = sim::simulate(step, prices);
     for (size_t rank = 0; rank < timeline.memory.size(); ++rank) {
       CHECK(timeline.memory[rank].back().bytes == 100);
       CHECK(timeline.peak_bytes[rank] > 100);
@@ -153,7 +153,7 @@ TEST_CASE("a graph that deadlocks is our own mistake, and is explained") {
   message(TaskKind::kSend, 0, there, message(TaskKind::kReceive, 0, back, TaskId::none()));
   message(TaskKind::kSend, 1, back, message(TaskKind::kReceive, 1, there, TaskId::none()));
   try {
-    sim::play(step, sim::example::free_of_charge(step));
+    sim::simulate(step, sim::example::free_of_charge(step));
     FAIL("no exception");
   } catch (const InternalError& e) {
     CHECK(std::string(e.what()).find("rank 0 waits in forward receive from rank 1") !=
@@ -165,5 +165,5 @@ TEST_CASE("prices of another step are refused") {
   const StepGraph step = example_step({}, PipelineSchedule::kGPipe, Recompute::kNone);
   cost::Prices prices = sim::example::free_of_charge(step);
   prices.seconds.pop_back();
-  CHECK_THROWS_AS(sim::play(step, prices), InternalError);
+  CHECK_THROWS_AS(sim::simulate(step, prices), InternalError);
 }

@@ -1,5 +1,5 @@
-// Plays the step lists of all members of a collective in virtual time over the ports of a fabric: a
-// discrete-event simulation, one event a message and port.
+// Simulates the step lists of all members of a collective in virtual time over the ports of a
+// fabric: a discrete-event simulation, one event a message and port.
 //
 //   A send waits its turn at its member's start-up (send_seconds each), then its message crosses the
 //   ports of its route with virtual cut-through: the head leaves a port when the message's turn
@@ -27,7 +27,7 @@
 
 namespace piper::sim {
 
-struct PlayOptions {
+struct SimulationOptions {
   double bytes_per_unit = 1;      // of the counts in the step lists
   bool record_intervals = false;  // begin and end of every step
 };
@@ -36,7 +36,7 @@ struct Interval {
   double begin_seconds = 0, end_seconds = 0;
 };
 
-struct PlayedFlows {
+struct SimulatedFlows {
   double seconds = 0;                   // when the last step of all is done
   std::vector<double> member_seconds;   // when the last step of a member is done
   std::vector<double> port_bytes;       // by port
@@ -56,7 +56,7 @@ struct PlayedFlows {
 // Throws InvalidInput when the fabric has problems or other members than the program, InternalError
 // when members wait for each other in a circle (naming one of them and what it waits for).
 // Thread-safe.
-PlayedFlows play_flows(const FlowProgram& program, const Fabric& fabric,
-                       const PlayOptions& options = {});
+SimulatedFlows simulate_flows(const FlowProgram& program, const Fabric& fabric,
+                              const SimulationOptions& options = {});
 
 }  // namespace piper::sim

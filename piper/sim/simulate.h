@@ -1,6 +1,6 @@
-// Plays a step in virtual time: when would every task run, and how much memory would be live?
+// Simulates a step in virtual time: when would every task run, and how much memory would be live?
 //
-// Rules (the ones the real player keeps):
+// Rules (the ones the executor keeps):
 //   streams    start in order; a task starts when its dependencies have finished
 //   compute    holds one core of its node (ready tasks take cores first come, first served; ties by
 //              rank), or its device; a rank asks for a core when its compute task before has
@@ -32,7 +32,7 @@ namespace piper::sim {
 // tasks in the graph take no part. When operations lack members (a subset of ranks was written),
 // the members present are enough. An interval starts when the task starts or is posted.
 // Without `keep_memory` the peaks are found but not the samples of memory over time.
-graph::Timeline play(const schedule::StepGraph& step, const cost::Prices& prices,
-                     bool keep_memory = true);
+graph::Timeline simulate(const schedule::StepGraph& step, const cost::Prices& prices,
+                         bool keep_memory = true);
 
 }  // namespace piper::sim

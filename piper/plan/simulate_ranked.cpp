@@ -16,7 +16,7 @@ namespace {
 
 using strategy::Strategy;
 
-constexpr int64_t kMostFollowing = 24;  // plays of those whom slower ones let up
+constexpr int64_t kMostFollowing = 24;  // simulations of those whom slower ones let up
 
 bool quicker(const Candidate& a, const Candidate& b) { return a.step_seconds() < b.step_seconds(); }
 
@@ -28,12 +28,12 @@ void join(Plan& plan, const std::vector<Candidate>& others, double seconds) {
 }
 
 // Of the front, which is made of closed forms too, whoever may be quicker than all that were
-// played.
+// simulated.
 void join_front(Plan& plan) {
   if (!plan.ranked.empty()) join(plan, plan.pareto, plan.ranked.front().step_seconds());
 }
 
-// The front takes over what was played, and loses who is no longer on it.
+// The front takes over what was simulated, and loses who is no longer on it.
 void renew_front(Plan& plan) {
   std::vector<Candidate>& front = plan.pareto;
   front.insert(front.end(), plan.ranked.begin(), plan.ranked.end());
@@ -41,14 +41,14 @@ void renew_front(Plan& plan) {
     return std::pair(a.step_seconds(), a.estimate.peak_bytes) <
            std::pair(b.step_seconds(), b.estimate.peak_bytes);
   });
-  // Once played, a strategy does not stand there by its closed form too.
-  std::vector<Json> played;
+  // Once simulated, a strategy does not stand there by its closed form too.
+  std::vector<Json> simulated;
   for (const Candidate& c : plan.ranked)
-    if (c.played_seconds > 0) played.push_back(strategy::to_json(c.strategy));
+    if (c.simulated_seconds > 0) simulated.push_back(strategy::to_json(c.strategy));
   double least = std::numeric_limits<double>::infinity();
   std::erase_if(front, [&](const Candidate& c) {
-    if (c.played_seconds == 0 &&
-        std::ranges::find(played, strategy::to_json(c.strategy)) != played.end())
+    if (c.simulated_seconds == 0 &&
+        std::ranges::find(simulated, strategy::to_json(c.strategy)) != simulated.end())
       return true;
     if (c.estimate.peak_bytes >= least) return true;
     least = c.estimate.peak_bytes;
@@ -67,14 +67,14 @@ std::vector<Candidate> bests_of_kinds(const Plan& plan) {
   return kinds;
 }
 
-// Of the first `count` that are ranked and of `kinds`, as many as may be played still.
-std::vector<Candidate*> next_played(const cost::Estimator& estimator, Plan& plan,
-                                    const std::vector<Candidate>& kinds, int64_t count,
-                                    int64_t most) {
+// Of the first `count` that are ranked and of `kinds`, as many as may be simulated still.
+std::vector<Candidate*> next_simulated(const cost::Estimator& estimator, Plan& plan,
+                                       const std::vector<Candidate>& kinds, int64_t count,
+                                       int64_t most) {
   std::vector<Candidate*> next;
   for (int64_t i = 0; i < std::ssize(plan.ranked) && std::ssize(next) < most; ++i) {
     Candidate& c = plan.ranked[static_cast<size_t>(i)];
-    if (c.played_seconds == 0 && (i < count || has_twin(kinds, c)) &&
+    if (c.simulated_seconds == 0 && (i < count || has_twin(kinds, c)) &&
         may_simulate(estimator, c.strategy))
       next.push_back(&c);
   }
@@ -82,8 +82,8 @@ std::vector<Candidate*> next_played(const cost::Estimator& estimator, Plan& plan
 }
 
 // The best once more with what its mixture layers could do instead.
-void play_moe_schedules(const Request& r, cost::Estimator& estimator, Plan& plan) {
-  if (!estimator.is_exact() || plan.ranked.empty() || plan.ranked.front().played_seconds == 0)
+void simulate_moe_schedules(const Request& r, cost::Estimator& estimator, Plan& plan) {
+  if (!estimator.is_exact() || plan.ranked.empty() || plan.ranked.front().simulated_seconds == 0)
     return;
   const Strategy& best = plan.ranked.front().strategy;
   const double imbalance = r.imbalance_at(best.mesh.ep);
@@ -97,47 +97,47 @@ void play_moe_schedules(const Request& r, cost::Estimator& estimator, Plan& plan
   plan.ranked.insert(plan.ranked.begin(),
                      {.strategy = other,
                       .estimate = estimate,
-                      .played_seconds = simulated_seconds(estimator, other, imbalance),
+                      .simulated_seconds = simulated_seconds(estimator, other, imbalance),
                       .under_load = {}});
 }
 
 }  // namespace
 
-void play_ranked(const Request& r, Plan& plan, int64_t count) {
+void simulate_ranked(const Request& r, Plan& plan, int64_t count) {
   const int64_t num_threads = threads_of(r);
   const std::unique_ptr<cost::Estimator> estimator = r.estimator();
   const std::vector<Candidate> kinds = bests_of_kinds(plan);
   join(plan, kinds, std::numeric_limits<double>::infinity());
-  // Whom playing slows down lets others up, who are played in their turn. Nobody among the first
-  // leaves them unplayed, so that all of them can be played at once.
+  // Whom simulating slows down lets others up, who are simulated in their turn. Nobody among the
+  // first leaves them unsimulated, so that all of them can be simulated at once.
   const int64_t most = count + std::ssize(kinds) + kMostFollowing;
-  for (int64_t plays = 0; plays < most;) {
-    std::vector<Candidate*> next = next_played(*estimator, plan, kinds, count, most - plays);
+  for (int64_t simulated = 0; simulated < most;) {
+    std::vector<Candidate*> next = next_simulated(*estimator, plan, kinds, count, most - simulated);
     if (next.empty()) {
       join_front(plan);
-      next = next_played(*estimator, plan, kinds, count, most - plays);
+      next = next_simulated(*estimator, plan, kinds, count, most - simulated);
     }
     if (next.empty()) break;
     share_items(
         num_threads, std::ssize(next),
         [&](int64_t, int64_t item) {
           Candidate& c = *next[static_cast<size_t>(item)];
-          c.played_seconds =
+          c.simulated_seconds =
               simulated_seconds(*r.estimator(), c.strategy, r.imbalance_at(c.strategy.mesh.ep));
         },
         [&](int64_t done) {
-          if (r.progress) r.progress(std::min(plays + done, count), count);
+          if (r.progress) r.progress(std::min(simulated + done, count), count);
         });
-    plays += std::ssize(next);
+    simulated += std::ssize(next);
     std::ranges::stable_sort(plan.ranked, quicker);
   }
-  // Where there were more to play than may be, a closed form that nobody has checked stands behind
-  // what was played: it is the more hopeful of the two.
-  if (!next_played(*estimator, plan, kinds, count, 1).empty())
+  // Where there were more to simulate than may be, a closed form that nobody has checked stands
+  // behind what was simulated: it is the more hopeful of the two.
+  if (!next_simulated(*estimator, plan, kinds, count, 1).empty())
     std::ranges::stable_partition(plan.ranked, [&](const Candidate& c) {
-      return c.played_seconds > 0 || !may_simulate(*estimator, c.strategy);
+      return c.simulated_seconds > 0 || !may_simulate(*estimator, c.strategy);
     });
-  play_moe_schedules(r, *estimator, plan);
+  simulate_moe_schedules(r, *estimator, plan);
   renew_front(plan);
 }
 

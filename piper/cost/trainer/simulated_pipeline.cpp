@@ -1,5 +1,5 @@
-// The estimator's use of cost/pipeline_player.h: schedules whose bubbles no formula has for stages
-// that differ.
+// The estimator's use of cost/pipeline_simulator.h: schedules whose bubbles no formula has for
+// stages that differ.
 #include <piper/cost/trainer/sums.h>
 
 #include <algorithm>
@@ -96,7 +96,7 @@ double TrainerEstimator::least_finish(const Strategy& s, bool copies) {
 }
 
 // Of a further micro-batch: what the slowest rank takes, computing or copying.
-double TrainerEstimator::pace(const Strategy& s, int64_t played, bool copies) {
+double TrainerEstimator::pace(const Strategy& s, int64_t simulated, bool copies) {
   const int64_t m = s.num_micro_batches;
   double slowest = 0, forward = 0, backward = 0;
   for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
@@ -109,8 +109,8 @@ double TrainerEstimator::pace(const Strategy& s, int64_t played, bool copies) {
       if (copies) {
         const auto i = static_cast<size_t>(stage);
         const auto more =
-            static_cast<double>(facts(s)[i].copied[number] - facts(s, played)[i].copied[number]);
-        copy += 2 * more / static_cast<double>(m - played) * c.copy;
+            static_cast<double>(facts(s)[i].copied[number] - facts(s, simulated)[i].copied[number]);
+        copy += 2 * more / static_cast<double>(m - simulated) * c.copy;
       }
       forward = std::max(forward, std::max(c.forward, copy / 2));
       backward = std::max(backward, std::max(c.backward, copy / 2));
@@ -122,10 +122,10 @@ double TrainerEstimator::pace(const Strategy& s, int64_t played, bool copies) {
   return copies && s.schedule == PipelineSchedule::kGPipe ? forward + backward : slowest;
 }
 
-std::span<const RankSeconds> TrainerEstimator::play_pipeline(const Strategy& s, int64_t played,
-                                                             bool copies) {
-  return players_.of(s.schedule, s.mesh.pp, s.mesh.vpp, played, copies)
-      .play(chunks_, strategy::pairs_take_turns(s));
+std::span<const RankSeconds> TrainerEstimator::simulate_pipeline(const Strategy& s,
+                                                                 int64_t simulated, bool copies) {
+  return simulators_.of(s.schedule, s.mesh.pp, s.mesh.vpp, simulated, copies)
+      .simulate(chunks_, strategy::pairs_take_turns(s));
 }
 
 // Of more micro-batches than fill the pipeline four times, the others follow at the pace of the
@@ -135,17 +135,17 @@ double TrainerEstimator::pipeline_finish(const Strategy& s, bool copies) {
     return std::ranges::max_element(ranks, {}, &RankSeconds::finish)->finish;
   };
   const int64_t p = s.mesh.pp, m = s.num_micro_batches;
-  const int64_t played = micro_batches_played(p, m);
-  const int64_t more = std::min(m - played, 2 * p);
+  const int64_t simulated = micro_batches_simulated(p, m);
+  const int64_t more = std::min(m - simulated, 2 * p);
   double further = 0;
   if (more > 0 && !copies && (chunks_differ(s) || awaits_messages(s)))
-    further = (latest(play_pipeline(s, played + more, copies)) -
-               latest(play_pipeline(s, played, copies))) /
-              static_cast<double>(more) * static_cast<double>(m - played);
+    further = (latest(simulate_pipeline(s, simulated + more, copies)) -
+               latest(simulate_pipeline(s, simulated, copies))) /
+              static_cast<double>(more) * static_cast<double>(m - simulated);
   else if (more > 0)
-    further = static_cast<double>(m - played) * pace(s, played, copies);
+    further = static_cast<double>(m - simulated) * pace(s, simulated, copies);
   finishes_.clear();
-  for (const RankSeconds& rank : play_pipeline(s, played, copies))
+  for (const RankSeconds& rank : simulate_pipeline(s, simulated, copies))
     finishes_.push_back(rank.finish + further);
   return std::ranges::max(finishes_);
 }
@@ -157,8 +157,9 @@ bool TrainerEstimator::chunks_differ(const Strategy& s) {
   return least != most;
 }
 
-// Interleaved in pairs the last chunk's gradient goes from the first rank to the last, where the next
-// pair needs it: a round of as many pairs as there are ranks has as many messages that none hides.
+// Interleaved in pairs the last chunk's gradient goes from the first rank to the last, where the
+// next pair needs it: a round of as many pairs as there are ranks has as many messages that none
+// hides.
 bool TrainerEstimator::awaits_messages(const Strategy& s) {
   return strategy::interleaves(s.schedule) && strategy::pairs_take_turns(s);
 }
@@ -168,7 +169,7 @@ void TrainerEstimator::add_pipeline(const Strategy& s, const Prices& prices,
                                     double most_bytes, Estimate& e) {
   const std::vector<StageOverlap>& states = pipeline.states;
   const bool copies = copies_activations(s), is_v = strategy::is_v(s.schedule);
-  const bool is_played =
+  const bool is_simulated =
       copies || strategy::pairs(s.schedule) ||
       (s.mesh.pp > 1 && (is_v || !states.front().chunks.empty() || chunks_differ(s)));
   const bool split = strategy::splits_backward(s.schedule);
@@ -180,8 +181,8 @@ void TrainerEstimator::add_pipeline(const Strategy& s, const Prices& prices,
       earlier_[i] = static_cast<double>(i) * pipeline.last_backward;
   e.time.reductions = pipeline.with_states + shown_states(s, states, earlier_);
   e.at_least = e.time.total();
-  e.is_coarse = is_played && (e.at_least > give_up_above_seconds || e.peak_bytes > most_bytes);
-  if (is_played && !e.is_coarse) {
+  e.is_coarse = is_simulated && (e.at_least > give_up_above_seconds || e.peak_bytes > most_bytes);
+  if (is_simulated && !e.is_coarse) {
     fill_chunks(s, prices, states);
     if (copies || !is_v) e.at_least += std::max(0.0, least_finish(s, copies) - pipeline.in_turn);
     e.is_coarse = e.at_least > give_up_above_seconds;
@@ -189,7 +190,7 @@ void TrainerEstimator::add_pipeline(const Strategy& s, const Prices& prices,
   e.time.bubble = pipeline.bubble;
   e.pipeline_seconds = pipeline.in_turn + pipeline.bubble;
   if (e.is_coarse) e.time.bubble += std::max(0.0, e.at_least - e.time.total());
-  if (is_played && !e.is_coarse) {
+  if (is_simulated && !e.is_coarse) {
     e.pipeline_seconds = pipeline_finish(s, copies);
     const double idle = e.pipeline_seconds - pipeline.in_turn;
     e.time.bubble = idle;
@@ -203,7 +204,7 @@ void TrainerEstimator::add_pipeline(const Strategy& s, const Prices& prices,
   if (!e.is_coarse) e.at_least = e.time.total();
 }
 
-double TrainerEstimator::played_seconds(const Strategy& s, double imbalance) {
+double TrainerEstimator::simulated_seconds(const Strategy& s, double imbalance) {
   const Estimate e = estimate(s, imbalance);
   if (s.mesh.pp == 1) return e.seconds;
   const Prices& prices = this->prices(s, imbalance);

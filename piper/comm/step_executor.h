@@ -1,4 +1,4 @@
-// Plays one member's steps of a collective on plain buffers: the one way in which comm/ executes
+// Executes one member's steps of a collective on plain buffers: the one way in which comm/ executes
 // anything.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace piper::comm {
 
 // What the steps' buffers are, on the host or where the transport's are (Transport::memory).
 // `output` is read too (additions, collectives in place); input stays as it is.
-struct PlayBuffers {
+struct ExecutionBuffers {
   std::span<const std::byte> input;
   std::span<std::byte> output;
   std::shared_ptr<std::byte> scratch;  // of scratch_count units
@@ -28,15 +28,15 @@ struct Unit {
   Element element = Element::kInt64;  // of additions
 };
 
-class StepPlayer final : public RepeatedOperation {
+class StepExecutor final : public RepeatedOperation {
  public:
-  // Requires buffers as large as the steps say. `transport` outlives the player. Nothing happens
+  // Requires buffers as large as the steps say. `transport` outlives the executor. Nothing happens
   // before start().
-  StepPlayer(Transport& transport, const Group& group, std::string what,
-             collective::MemberSteps steps, PlayBuffers buffers, Unit unit);
+  StepExecutor(Transport& transport, const Group& group, std::string what,
+               collective::MemberSteps steps, ExecutionBuffers buffers, Unit unit);
   // The same, started.
-  StepPlayer(Transport& transport, const Group& group, OperationName name,
-             collective::MemberSteps steps, PlayBuffers buffers, Unit unit);
+  StepExecutor(Transport& transport, const Group& group, OperationName name,
+               collective::MemberSteps steps, ExecutionBuffers buffers, Unit unit);
 
   void start(uint64_t key) override;
 
@@ -61,7 +61,7 @@ class StepPlayer final : public RepeatedOperation {
   std::vector<collective::Step> steps_;
   std::vector<collective::RowPair> row_pairs_;
   int64_t row_count_;  // units of a row
-  PlayBuffers buffers_;
+  ExecutionBuffers buffers_;
   Unit unit_;
   std::vector<int32_t> num_before_;               // by step: steps it waits for
   std::vector<int32_t> num_unmet_;                // by step: those of them that are unfinished

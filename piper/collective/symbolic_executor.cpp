@@ -1,5 +1,5 @@
 #include <fmt/core.h>
-#include <piper/collective/symbol_player.h>
+#include <piper/collective/symbolic_executor.h>
 
 #include <algorithm>
 
@@ -26,7 +26,7 @@ Block row_of(const Block& block, int64_t row, int64_t row_count) {
 
 }  // namespace
 
-SymbolPlayer::SymbolPlayer(const std::vector<MemberSteps>& members, bool in_place)
+SymbolicExecutor::SymbolicExecutor(const std::vector<MemberSteps>& members, bool in_place)
     : members_(members),
       memory_(members.size()),
       state_(members.size()),
@@ -35,11 +35,11 @@ SymbolPlayer::SymbolPlayer(const std::vector<MemberSteps>& members, bool in_plac
     memory(m, Buffer::kOutput).write(0, {{members[m].output_count, static_cast<int32_t>(m), 0}});
 }
 
-void SymbolPlayer::problem(std::string text) {
+void SymbolicExecutor::problem(std::string text) {
   if (problems_.size() < kMaxProblems) problems_.push_back(std::move(text));
 }
 
-bool SymbolPlayer::play() {
+bool SymbolicExecutor::execute() {
   for (size_t m = 0; m < members_.size(); ++m) check_list(m);
   if (!problems_.empty()) return false;
   for (size_t m = 0; m < members_.size(); ++m)
@@ -60,7 +60,7 @@ bool SymbolPlayer::play() {
   return problems_.empty();
 }
 
-void SymbolPlayer::check_list(size_t m) {
+void SymbolicExecutor::check_list(size_t m) {
   for (size_t s = 0; s < members_[m].steps.size(); ++s) {
     for (const int32_t before : members_[m].steps[s].after)
       if (before < 0 || before >= static_cast<int32_t>(s))
@@ -69,7 +69,7 @@ void SymbolPlayer::check_list(size_t m) {
   }
 }
 
-void SymbolPlayer::check_step(size_t m, size_t s) {
+void SymbolicExecutor::check_step(size_t m, size_t s) {
   const MemberSteps& member = members_[m];
   const Step& step = member.steps[s];
   if (has_source(step.kind)) check_block(m, s, step.source);
@@ -98,7 +98,7 @@ void SymbolPlayer::check_step(size_t m, size_t s) {
   }
 }
 
-void SymbolPlayer::check_block(size_t m, size_t s, const Block& block) {
+void SymbolicExecutor::check_block(size_t m, size_t s, const Block& block) {
   const int64_t size = size_of(members_[m], block.buffer);
   if (block.offset < 0 || block.count < 0 || block.count > size ||
       block.offset > size - block.count)
@@ -107,7 +107,7 @@ void SymbolPlayer::check_block(size_t m, size_t s, const Block& block) {
 }
 
 // Sends are put down at their receivers, which then look for the receive of each.
-void SymbolPlayer::match_messages() {
+void SymbolicExecutor::match_messages() {
   std::vector<std::vector<std::array<int64_t, 3>>> sent(members_.size());  // from, part, step
   for (size_t m = 0; m < members_.size(); ++m) {
     const std::vector<Step>& steps = members_[m].steps;
@@ -123,7 +123,7 @@ void SymbolPlayer::match_messages() {
   }
 }
 
-void SymbolPlayer::match_receives(size_t m, std::vector<std::array<int64_t, 3>>& sent) {
+void SymbolicExecutor::match_receives(size_t m, std::vector<std::array<int64_t, 3>>& sent) {
   const std::vector<Step>& steps = members_[m].steps;
   std::vector<std::array<int64_t, 3>> received;
   for (size_t s = 0; s < steps.size(); ++s)
@@ -153,7 +153,7 @@ void SymbolPlayer::match_receives(size_t m, std::vector<std::array<int64_t, 3>>&
   }
 }
 
-void SymbolPlayer::connect(size_t m) {
+void SymbolicExecutor::connect(size_t m) {
   const std::vector<Step>& steps = members_[m].steps;
   State& state = state_[m];
   state.unmet.assign(steps.size(), 0);
@@ -171,7 +171,7 @@ void SymbolPlayer::connect(size_t m) {
       state.dependents[next[before]++] = static_cast<int32_t>(s);
 }
 
-void SymbolPlayer::start(size_t m, int32_t s) {
+void SymbolicExecutor::start(size_t m, int32_t s) {
   const Step& step = members_[m].steps[s];
   state_[m].unmet[s] = -1;
   switch (step.kind) {
@@ -200,7 +200,7 @@ void SymbolPlayer::start(size_t m, int32_t s) {
   }
 }
 
-void SymbolPlayer::finish(size_t m, int32_t s) {
+void SymbolicExecutor::finish(size_t m, int32_t s) {
   ++num_finished_;
   State& state = state_[m];
   state.unmet[s] = -2;
@@ -209,15 +209,15 @@ void SymbolPlayer::finish(size_t m, int32_t s) {
       ready_.emplace_back(static_cast<int32_t>(m), state.dependents[i]);
 }
 
-std::vector<Piece> SymbolPlayer::read(size_t member, const Block& block) {
+std::vector<Piece> SymbolicExecutor::read(size_t member, const Block& block) {
   if (block.buffer == Buffer::kInput)
     return {{block.count, static_cast<int32_t>(member), block.offset}};
   return memory(member, block.buffer).read(block.offset, block.count);
 }
 
 // Where one list of pieces ends within a piece of the other, that one is cut.
-void SymbolPlayer::transfer(size_t from, const Block& source, size_t to, const Block& target,
-                            bool add) {
+void SymbolicExecutor::transfer(size_t from, const Block& source, size_t to, const Block& target,
+                                bool add) {
   if (source.count == 0 || source.count != target.count) return;
   std::vector<Piece> pieces = read(from, source);
   std::vector<Piece> sums;
@@ -241,7 +241,7 @@ void SymbolPlayer::transfer(size_t from, const Block& source, size_t to, const B
   memory(to, target.buffer).write(target.offset, pieces);
 }
 
-void SymbolPlayer::move_rows(size_t m, const Step& step) {
+void SymbolicExecutor::move_rows(size_t m, const Step& step) {
   const MemberSteps& member = members_[m];
   for (int32_t r = step.first_row; r < step.first_row + step.num_rows; ++r) {
     const RowPair& pair = member.row_pairs[r];
@@ -250,7 +250,7 @@ void SymbolPlayer::move_rows(size_t m, const Step& step) {
   }
 }
 
-void SymbolPlayer::check_finished() {
+void SymbolicExecutor::check_finished() {
   int64_t num_steps = 0;
   for (const MemberSteps& member : members_) num_steps += static_cast<int64_t>(member.steps.size());
   if (num_finished_ == num_steps) return;

@@ -2,7 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/comm/device_memory.h>
 #include <piper/comm/element.h>
-#include <piper/comm/step_player.h>
+#include <piper/comm/step_executor.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,8 +14,8 @@ using collective::Buffer;
 using collective::Step;
 using collective::StepKind;
 
-StepPlayer::StepPlayer(Transport& transport, const Group& group, std::string what,
-                       collective::MemberSteps steps, PlayBuffers buffers, Unit unit)
+StepExecutor::StepExecutor(Transport& transport, const Group& group, std::string what,
+                           collective::MemberSteps steps, ExecutionBuffers buffers, Unit unit)
     : transport_(transport),
       members_(group.members),
       name_{0, std::move(what)},
@@ -46,14 +46,14 @@ StepPlayer::StepPlayer(Transport& transport, const Group& group, std::string wha
   requests_.resize(steps_.size());
 }
 
-StepPlayer::StepPlayer(Transport& transport, const Group& group, OperationName name,
-                       collective::MemberSteps steps, PlayBuffers buffers, Unit unit)
-    : StepPlayer(transport, group, std::move(name.what), std::move(steps), std::move(buffers),
-                 unit) {
+StepExecutor::StepExecutor(Transport& transport, const Group& group, OperationName name,
+                           collective::MemberSteps steps, ExecutionBuffers buffers, Unit unit)
+    : StepExecutor(transport, group, std::move(name.what), std::move(steps), std::move(buffers),
+                   unit) {
   start(name.key);
 }
 
-void StepPlayer::start(uint64_t key) {
+void StepExecutor::start(uint64_t key) {
   PIPER_CHECK(num_finished_ == steps_.size(), "started before it was done: " + name_.what);
   name_.key = key;
   num_finished_ = 0;
@@ -63,13 +63,13 @@ void StepPlayer::start(uint64_t key) {
   start_ready();
 }
 
-std::span<const std::byte> StepPlayer::source(const Block& block) const {
+std::span<const std::byte> StepExecutor::source(const Block& block) const {
   if (block.buffer == Buffer::kInput)
     return buffers_.input.subspan(block.offset * unit_.bytes, block.count * unit_.bytes);
   return target(block);
 }
 
-std::span<std::byte> StepPlayer::target(const Block& block) const {
+std::span<std::byte> StepExecutor::target(const Block& block) const {
   const size_t offset = block.offset * unit_.bytes, size = block.count * unit_.bytes;
   switch (block.buffer) {
     case Buffer::kInput:
@@ -83,7 +83,7 @@ std::span<std::byte> StepPlayer::target(const Block& block) const {
   return {};
 }
 
-void StepPlayer::begin(int32_t index) {
+void StepExecutor::begin(int32_t index) {
   const Step& step = steps_[index];
   switch (step.kind) {
     case StepKind::kSend:
@@ -105,7 +105,7 @@ void StepPlayer::begin(int32_t index) {
   finish(index);
 }
 
-void StepPlayer::begin_here(const Step& step) {
+void StepExecutor::begin_here(const Step& step) {
   switch (step.kind) {
     case StepKind::kCopy:
       if (step.source.count > 0)
@@ -126,7 +126,7 @@ void StepPlayer::begin_here(const Step& step) {
 
 // Everything is put into the calling thread's stream, in the order of the steps: what comes after a
 // step in the steps comes after it there.
-void StepPlayer::begin_on_device(const Step& step, DeviceMemory& memory) const {
+void StepExecutor::begin_on_device(const Step& step, DeviceMemory& memory) const {
   if (step.kind == StepKind::kCopyRows || step.kind == StepKind::kAddRows) {
     const int64_t bytes = row_count_ * unit_.bytes;
     if (bytes == 0 || step.num_rows == 0) return;
@@ -146,7 +146,7 @@ void StepPlayer::begin_on_device(const Step& step, DeviceMemory& memory) const {
                kCurrentStream);
 }
 
-void StepPlayer::move_rows(const Step& step) {
+void StepExecutor::move_rows(const Step& step) {
   const size_t bytes = row_count_ * unit_.bytes;
   const std::span<const std::byte> from = source(step.source);
   const std::span<std::byte> to = target(step.target);
@@ -161,7 +161,7 @@ void StepPlayer::move_rows(const Step& step) {
   }
 }
 
-void StepPlayer::track(int32_t index, std::shared_ptr<Request> request) {
+void StepExecutor::track(int32_t index, std::shared_ptr<Request> request) {
   if (request->done()) return finish(index);
   request->tell(completions_, index);
   requests_[index] = std::move(request);
@@ -169,7 +169,7 @@ void StepPlayer::track(int32_t index, std::shared_ptr<Request> request) {
   in_flight_.push_back(index);
 }
 
-void StepPlayer::land(int32_t index) {
+void StepExecutor::land(int32_t index) {
   const int32_t last = in_flight_.back();
   in_flight_[position_[index]] = last;
   position_[last] = position_[index];
@@ -178,18 +178,18 @@ void StepPlayer::land(int32_t index) {
   finish(index);
 }
 
-void StepPlayer::finish(int32_t index) {
+void StepExecutor::finish(int32_t index) {
   ++num_finished_;
   for (const int32_t dependent : dependents_[index])
     if (--num_unmet_[dependent] == 0) ready_.push_back(dependent);
 }
 
-void StepPlayer::start_ready() {
+void StepExecutor::start_ready() {
   for (size_t i = 0; i < ready_.size(); ++i) begin(ready_[i]);  // grows while it runs
   ready_.clear();
 }
 
-bool StepPlayer::advance() {
+bool StepExecutor::advance() {
   for (completions_.take(completed_); !completed_.empty(); completions_.take(completed_)) {
     for (const int32_t step : completed_)
       if (requests_[step]->done()) land(step);  // or throws
@@ -200,7 +200,7 @@ bool StepPlayer::advance() {
   return num_finished_ == steps_.size();
 }
 
-std::string StepPlayer::waiting_for() const {
+std::string StepExecutor::waiting_for() const {
   constexpr size_t kShown = 4;
   if (in_flight_.empty()) return fmt::format("'{}'", name_.what);
   std::string text = fmt::format("'{}', waiting for ", name_.what);

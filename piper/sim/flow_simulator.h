@@ -1,9 +1,9 @@
-// The state of play_flows() while it plays, and its parts: steps (play_flows.cpp) and messages
-// under way (flow_messages.cpp). For nobody else.
+// The state of simulate_flows() while it simulates, and its parts: steps (simulate_flows.cpp) and
+// messages under way (flow_messages.cpp). For nobody else.
 #pragma once
 
 #include <piper/sim/flow_routes.h>
-#include <piper/sim/play_flows.h>
+#include <piper/sim/simulate_flows.h>
 #include <piper/sim/time_wheel.h>
 
 #include <cmath>
@@ -17,10 +17,10 @@
 
 namespace piper::sim {
 
-class FlowPlayer {
+class FlowSimulator {
  public:
-  FlowPlayer(const FlowProgram& program, const Fabric& fabric, const PlayOptions& options);
-  PlayedFlows run();
+  FlowSimulator(const FlowProgram& program, const Fabric& fabric, const SimulationOptions& options);
+  SimulatedFlows run();
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -132,11 +132,11 @@ class FlowPlayer {
   void post_receive(uint32_t step, uint64_t member, int64_t now);
   void post_local(uint32_t step, uint64_t member, int64_t now);
   void finished(uint32_t step, uint64_t member, int64_t now);
-  PlayedFlows result() const;
+  SimulatedFlows result() const;
   [[noreturn]] void fail_in_circle() const;
 
   // Messages.
-  void play_events();
+  void simulate_events();
   void handle_special(Special what, uint32_t step, uint64_t member, int64_t now, int64_t line);
   uint32_t take_waiting(Member& member);
   int64_t& processor_free(uint64_t member) {
@@ -163,7 +163,7 @@ class FlowPlayer {
 
   const FlowProgram& program_;
   const Fabric& fabric_;
-  PlayOptions options_;
+  SimulationOptions options_;
   std::span<const FlowStep> steps_;
   FlowRoutes routes_;
   MessageCosts costs_;

@@ -7,7 +7,7 @@
 #include <piper/base/error.h>
 #include <piper/graph/operations.h>
 #include <piper/sim/network.h>
-#include <piper/sim/play.h>
+#include <piper/sim/simulate.h>
 
 #include <algorithm>
 #include <cmath>
@@ -105,7 +105,7 @@ class Simulation {
       for (const auto node : prices.node_of_rank) ++nodes_[static_cast<size_t>(node)].num_ranks;
   }
 
-  graph::Timeline play() {
+  graph::Timeline simulate() {
     for (int64_t rank = 0; rank < graph_.num_ranks(); ++rank)
       if (graph_.takes_part(Rank(rank))) {
         memory_[rank].start(prices_.static_bytes[rank]);
@@ -223,7 +223,7 @@ class Simulation {
     if (i == ids.size()) return nullptr;
     const Task& task = graph_.task(ids[i]);
     for (const TaskId id : graph_.dependencies(task))
-      if (!timeline_.tasks[id.index()].played()) return nullptr;
+      if (!timeline_.tasks[id.index()].has_run()) return nullptr;
     return &task;
   }
 
@@ -353,9 +353,9 @@ class Simulation {
 
 }  // namespace
 
-graph::Timeline play(const schedule::StepGraph& step, const cost::Prices& prices,
-                     bool keep_memory) {
-  return Simulation(step, prices, keep_memory).play();
+graph::Timeline simulate(const schedule::StepGraph& step, const cost::Prices& prices,
+                         bool keep_memory) {
+  return Simulation(step, prices, keep_memory).simulate();
 }
 
 }  // namespace piper::sim

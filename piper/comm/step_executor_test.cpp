@@ -3,7 +3,7 @@
 #include <piper/collective/halo_dedup_combine.h>
 #include <piper/collective/halo_dedup_dispatch.h>
 #include <piper/comm/local.h>
-#include <piper/comm/step_player.h>
+#include <piper/comm/step_executor.h>
 
 #include <atomic>
 #include <random>
@@ -13,20 +13,20 @@ namespace {
 
 using collective::MemberSteps;
 
-// Plays steps of eight-byte units among all ranks of a world.
+// Executes steps of eight-byte units among all ranks of a world.
 template <class T>
-std::vector<T> play(Transport& transport, uint64_t key, MemberSteps steps, std::span<const T> input,
-                    Element element) {
+std::vector<T> execute(Transport& transport, uint64_t key, MemberSteps steps,
+                       std::span<const T> input, Element element) {
   Group group{{}, transport.rank().value};
   for (int64_t r = 0; r < transport.world_size(); ++r) group.members.emplace_back(r);
   std::vector<T> output(steps.output_count, T{-1});
-  PlayBuffers buffers{.input = std::as_bytes(input),
-                      .output = std::as_writable_bytes(std::span(output))};
+  ExecutionBuffers buffers{.input = std::as_bytes(input),
+                           .output = std::as_writable_bytes(std::span(output))};
   buffers.scratch.reset(new std::byte[steps.scratch_count * sizeof(T) + 1],
                         std::default_delete<std::byte[]>());
-  StepPlayer player(transport, group, {key, "steps"}, std::move(steps), buffers,
-                    {sizeof(T), element});
-  wait(transport, player, 60);
+  StepExecutor executor(transport, group, {key, "steps"}, std::move(steps), buffers,
+                        {sizeof(T), element});
+  wait(transport, executor, 60);
   return output;
 }
 
@@ -50,7 +50,8 @@ TEST_CASE("every exchange of the list brings real numbers to where they belong")
       }
       const MemberSteps steps =
           collective::all_to_all(algorithm, me, topology, count, {.chunk = 70});
-      num_right += play<int64_t>(transport, 1, steps, input, Element::kInt64) == expected ? 1 : 0;
+      num_right +=
+          execute<int64_t>(transport, 1, steps, input, Element::kInt64) == expected ? 1 : 0;
     });
     CAPTURE(strategy::name(algorithm));
     CHECK(num_right == 6);
@@ -85,10 +86,10 @@ TEST_CASE("deduplicated dispatch and combine on real numbers are the plain weigh
     std::vector<double> tokens;
     for (int64_t i = 0; i < kTokens * kRow; ++i)
       tokens.push_back(static_cast<double>(me * 1000 + i));
-    std::vector<double> rows = play<double>(
+    std::vector<double> rows = execute<double>(
         transport, 1, halo_dedup_dispatch(me, topology, known, dedup), tokens, Element::kFloat64);
     for (double& row : rows) row *= static_cast<double>(me + 1);  // what this rank's experts do
-    const std::vector<double> sums = play<double>(
+    const std::vector<double> sums = execute<double>(
         transport, 2, halo_dedup_combine(me, topology, known, dedup), rows, Element::kFloat64);
     for (int64_t token = 0; token < kTokens; ++token) {
       double factor = 0;

@@ -1,5 +1,5 @@
 #include <piper/base/error.h>
-#include <piper/cost/pipeline_player.h>
+#include <piper/cost/pipeline_simulator.h>
 #include <piper/schedule/executable.h>
 #include <piper/schedule/host_copies.h>
 
@@ -10,7 +10,7 @@ namespace piper::cost {
 using schedule::Action;
 
 // One rank's copies, numbered in the order in which they are posted.
-class PipelinePlayer::CopyList {
+class PipelineSimulator::CopyList {
  public:
   CopyList(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m, int32_t rank,
            std::vector<Copy>& list)
@@ -57,8 +57,8 @@ class PipelinePlayer::CopyList {
   size_t brought_ = 0;
 };
 
-PipelinePlayer::PipelinePlayer(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
-                               int64_t num_micro_batches, bool copies_activations)
+PipelineSimulator::PipelineSimulator(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
+                                     int64_t num_micro_batches, bool copies_activations)
     : ends_(static_cast<size_t>(2 * pp * vpp * num_micro_batches + 2)),
       ranks_(static_cast<size_t>(pp)),
       times_(static_cast<size_t>(pp)),
@@ -108,7 +108,7 @@ PipelinePlayer::PipelinePlayer(strategy::PipelineSchedule schedule, int64_t pp, 
   for (const std::vector<Copy>& copies : copies_) links_.emplace_back(copies.size());
 }
 
-double PipelinePlayer::seconds_of(const Step& step, const ChunkSeconds& chunk) const {
+double PipelineSimulator::seconds_of(const Step& step, const ChunkSeconds& chunk) const {
   switch (step.kind) {
     case Action::Kind::kForward:
       return chunk.forward;
@@ -123,8 +123,8 @@ double PipelinePlayer::seconds_of(const Step& step, const ChunkSeconds& chunk) c
 }
 
 // May be later than the rank is free by less than what is `ahead`: that part has then run already.
-double PipelinePlayer::start_of(const Step& step, std::span<const ChunkSeconds> chunks,
-                                bool pairs_overlap) {
+double PipelineSimulator::start_of(const Step& step, std::span<const ChunkSeconds> chunks,
+                                   bool pairs_overlap) {
   const Rank& rank = ranks_[static_cast<size_t>(step.rank)];
   double arrives = ends_[static_cast<size_t>(step.needs)];
   if (step.is_sent) {
@@ -141,7 +141,7 @@ double PipelinePlayer::start_of(const Step& step, std::span<const ChunkSeconds> 
   return std::max(start, links_[static_cast<size_t>(step.rank)].end_of(step.awaits));
 }
 
-void PipelinePlayer::end(const Step& step, double start, double at, double busy) {
+void PipelineSimulator::end(const Step& step, double start, double at, double busy) {
   Rank& rank = ranks_[static_cast<size_t>(step.rank)];
   RankSeconds& times = times_[static_cast<size_t>(step.rank)];
   if (times.busy == 0) times.start = start;
@@ -150,7 +150,7 @@ void PipelinePlayer::end(const Step& step, double start, double at, double busy)
   rank.free_at = times.finish = ends_[static_cast<size_t>(step.makes)] = at;
 }
 
-void PipelinePlayer::post(const Step& step, std::span<const ChunkSeconds> chunks) {
+void PipelineSimulator::post(const Step& step, std::span<const ChunkSeconds> chunks) {
   if (links_.empty()) return;
   const auto rank = static_cast<size_t>(step.rank);
   HostLink& link = links_[rank];
@@ -160,8 +160,8 @@ void PipelinePlayer::post(const Step& step, std::span<const ChunkSeconds> chunks
   }
 }
 
-std::span<const RankSeconds> PipelinePlayer::play(std::span<const ChunkSeconds> chunks,
-                                                  bool pairs_overlap) & {
+std::span<const RankSeconds> PipelineSimulator::simulate(std::span<const ChunkSeconds> chunks,
+                                                         bool pairs_overlap) & {
   PIPER_DCHECK(!steps_.empty());
   std::ranges::fill(ranks_, Rank{});
   std::ranges::fill(times_, RankSeconds{});
@@ -189,32 +189,33 @@ std::span<const RankSeconds> PipelinePlayer::play(std::span<const ChunkSeconds> 
   return times_;
 }
 
-PipelinePlayer& PipelinePlayers::of(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
-                                    int64_t num_micro_batches, bool copies_activations) {
-  std::unique_ptr<PipelinePlayer>& player =
-      players_[{schedule, pp, vpp, num_micro_batches, copies_activations}];
-  if (!player)
-    player =
-        std::make_unique<PipelinePlayer>(schedule, pp, vpp, num_micro_batches, copies_activations);
-  return *player;
+PipelineSimulator& PipelineSimulators::of(strategy::PipelineSchedule schedule, int64_t pp,
+                                          int64_t vpp, int64_t num_micro_batches,
+                                          bool copies_activations) {
+  std::unique_ptr<PipelineSimulator>& simulator =
+      simulators_[{schedule, pp, vpp, num_micro_batches, copies_activations}];
+  if (!simulator)
+    simulator = std::make_unique<PipelineSimulator>(schedule, pp, vpp, num_micro_batches,
+                                                    copies_activations);
+  return *simulator;
 }
 
-std::vector<double> PipelinePlayers::finish(strategy::PipelineSchedule schedule, int64_t pp,
-                                            int64_t vpp, int64_t num_micro_batches,
-                                            std::span<const ChunkSeconds> chunks,
-                                            bool copies_activations, bool pairs_overlap) {
-  const auto played = [&](int64_t m) {
+std::vector<double> PipelineSimulators::finish(strategy::PipelineSchedule schedule, int64_t pp,
+                                               int64_t vpp, int64_t num_micro_batches,
+                                               std::span<const ChunkSeconds> chunks,
+                                               bool copies_activations, bool pairs_overlap) {
+  const auto simulated = [&](int64_t m) {
     std::vector<double> finish;
     for (const RankSeconds& rank :
-         of(schedule, pp, vpp, m, copies_activations).play(chunks, pairs_overlap))
+         of(schedule, pp, vpp, m, copies_activations).simulate(chunks, pairs_overlap))
       finish.push_back(rank.finish);
     return finish;
   };
-  const int64_t some = micro_batches_played(pp, num_micro_batches);
+  const int64_t some = micro_batches_simulated(pp, num_micro_batches);
   const int64_t more = std::min(num_micro_batches - some, 2 * pp);
-  std::vector<double> times = played(some);
+  std::vector<double> times = simulated(some);
   if (more == 0) return times;
-  const std::vector<double> later = played(some + more);
+  const std::vector<double> later = simulated(some + more);
   const auto rest = static_cast<double>(num_micro_batches - some);
   for (size_t i = 0; i < times.size(); ++i)
     times[i] += (later[i] - times[i]) / static_cast<double>(more) * rest;

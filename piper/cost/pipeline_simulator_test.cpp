@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <piper/cost/pipeline_player.h>
+#include <piper/cost/pipeline_simulator.h>
 #include <piper/cost/relative_approx.h>
 #include <piper/schedule/host_copies.h>
 
@@ -36,9 +36,9 @@ struct Bubbles {
 
 Bubbles bubbles(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m, const Times& t,
                 bool pairs_overlap = false) {
-  PipelinePlayer player(schedule, pp, vpp, m);
+  PipelineSimulator simulator(schedule, pp, vpp, m);
   Bubbles b;
-  for (const RankSeconds& rank : player.play(uniform(pp * vpp, t), pairs_overlap)) {
+  for (const RankSeconds& rank : simulator.simulate(uniform(pp * vpp, t), pairs_overlap)) {
     b.longest = std::max(b.longest, rank.bubble());
     b.step = std::max(b.step, rank.finish - static_cast<double>(m * vpp) * t.whole());
   }
@@ -46,8 +46,8 @@ Bubbles bubbles(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m, c
 }
 
 std::vector<int64_t> peaks(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m) {
-  const PipelinePlayer player(schedule, pp, vpp, m);
-  const std::span<const int64_t> held = player.peak_chunk_forwards();
+  const PipelineSimulator simulator(schedule, pp, vpp, m);
+  const std::span<const int64_t> held = simulator.peak_chunk_forwards();
   return {held.begin(), held.end()};
 }
 
@@ -234,13 +234,13 @@ TEST_CASE("uneven stages, messages and recomputation: GPipe and 1F1B as their li
                             .send_forward = 0.3 * longer,
                             .send_backward = 0.4 * longer});
         const std::vector<double> finish = plain_finish(schedule, chunks, m);
-        PipelinePlayer player(schedule, p, 1, m);
-        const std::span<const RankSeconds> played = player.play(chunks);
-        PipelinePlayers players;
-        const std::vector<double> continued = players.finish(schedule, p, 1, m, chunks);
-        const bool is_whole = micro_batches_played(p, m) == m;
+        PipelineSimulator simulator(schedule, p, 1, m);
+        const std::span<const RankSeconds> simulated = simulator.simulate(chunks);
+        PipelineSimulators simulators;
+        const std::vector<double> continued = simulators.finish(schedule, p, 1, m, chunks);
+        const bool is_whole = micro_batches_simulated(p, m) == m;
         for (size_t r = 0; r < finish.size(); ++r) {
-          CHECK(played[r].finish == near(finish[r]));
+          CHECK(simulated[r].finish == near(finish[r]));
           CHECK(continued[r] == near(finish[r]).epsilon(is_whole ? 1e-9 : 2e-3));
         }
       }
@@ -249,10 +249,10 @@ TEST_CASE("uneven stages, messages and recomputation: GPipe and 1F1B as their li
 TEST_CASE("between two chunks of one rank nothing travels") {
   // One rank: the turn of the V. Two ranks: 0 -> 1, turn, 1 -> 0, and the same for the gradient.
   const Times t{1, 1, 1};
-  PipelinePlayer one(PipelineSchedule::kZbV, 1, 2, 1), two(PipelineSchedule::kZbV, 2, 2, 1);
-  CHECK(one.play(uniform(2, t, 10))[0].finish == 6);
+  PipelineSimulator one(PipelineSchedule::kZbV, 1, 2, 1), two(PipelineSchedule::kZbV, 2, 2, 1);
+  CHECK(one.simulate(uniform(2, t, 10))[0].finish == 6);
   // F on 0, 1, 1, 0, i on 0, i w I on 1, I W on 0, with four messages.
-  CHECK(two.play(uniform(4, t, 10))[0].finish == near(4 + 1 + 3 + 2 + 4 * 10));
+  CHECK(two.simulate(uniform(4, t, 10))[0].finish == near(4 + 1 + 3 + 2 + 4 * 10));
 }
 
 // GPipe, one rank, four micro-batches, F = B = 1, copies of 2. o: out, b: back.
@@ -264,11 +264,11 @@ TEST_CASE("between two chunks of one rank nothing travels") {
 TEST_CASE("activations that go to the host and back: a forward and a backward wait for copies") {
   std::vector<ChunkSeconds> chunks = uniform(1, {1, 1, 0});
   chunks[0].copy = 2;
-  PipelinePlayer player(PipelineSchedule::kGPipe, 1, 1, 4, true);
-  CHECK(player.play(chunks)[0].finish == near(18.5));
-  CHECK(player.play(chunks)[0].busy == 8);
-  PipelinePlayer plain(PipelineSchedule::kGPipe, 1, 1, 4);
-  CHECK(plain.play(chunks)[0].finish == 8);
+  PipelineSimulator simulator(PipelineSchedule::kGPipe, 1, 1, 4, true);
+  CHECK(simulator.simulate(chunks)[0].finish == near(18.5));
+  CHECK(simulator.simulate(chunks)[0].busy == 8);
+  PipelineSimulator plain(PipelineSchedule::kGPipe, 1, 1, 4);
+  CHECK(plain.simulate(chunks)[0].finish == 8);
 }
 
 TEST_CASE("copies to the host and back: free ones change nothing, long ones are all that counts") {
@@ -281,9 +281,10 @@ TEST_CASE("copies to the host and back: free ones change nothing, long ones are 
         const int64_t m = p * rounds;
         const bool pairs = strategy::pairs(schedule);
         std::vector<ChunkSeconds> chunks = uniform(p * vpp, {1, 1.5, 0.5}, 0.25);
-        PipelinePlayer plain(schedule, p, vpp, m), copying(schedule, p, vpp, m, true);
-        const auto step = [&](PipelinePlayer& player) {
-          return std::ranges::max(player.play(chunks, pairs), {}, &RankSeconds::finish).finish;
+        PipelineSimulator plain(schedule, p, vpp, m), copying(schedule, p, vpp, m, true);
+        const auto step = [&](PipelineSimulator& simulator) {
+          return std::ranges::max(simulator.simulate(chunks, pairs), {}, &RankSeconds::finish)
+              .finish;
         };
         const double without = step(plain);
         CHECK(step(copying) == without);
@@ -305,33 +306,33 @@ TEST_CASE("copies to the host and back: free ones change nothing, long ones are 
       }
 }
 
-TEST_CASE("a player plays again, with other times, as if it were new") {
+TEST_CASE("a simulator simulates again, with other times, as if it were new") {
   for (const bool copies : {false, true}) {
-    PipelinePlayer player(PipelineSchedule::kZbV, 4, 2, 9, copies);
+    PipelineSimulator simulator(PipelineSchedule::kZbV, 4, 2, 9, copies);
     std::vector<ChunkSeconds> chunks = uniform(8, {1, 1, 1});
     for (ChunkSeconds& chunk : chunks) chunk.copy = 2;
-    const double first = player.play(chunks)[0].finish;
-    player.play(uniform(8, {3, 2, 1}, 0.1));
-    CHECK(player.play(chunks)[0].finish == first);
+    const double first = simulator.simulate(chunks)[0].finish;
+    simulator.simulate(uniform(8, {3, 2, 1}, 0.1));
+    CHECK(simulator.simulate(chunks)[0].finish == first);
   }
 }
 
-TEST_CASE("eight ranks and 32 micro-batches are played in microseconds") {
+TEST_CASE("eight ranks and 32 micro-batches are simulated in microseconds") {
   for (const auto schedule : {PipelineSchedule::kZbV, PipelineSchedule::kDualPipeV}) {
     const std::vector<ChunkSeconds> chunks = uniform(16, {1, 1, 1}, 0.1);
-    double made = 1, played = 1;  // the fastest of several: others use the machine, too
+    double made = 1, simulated = 1;  // the fastest of several: others use the machine, too
     for (int i = 0; i < 50; ++i) {
       const auto begin = std::chrono::steady_clock::now();
-      PipelinePlayer player(schedule, 8, 2, 32);
+      PipelineSimulator simulator(schedule, 8, 2, 32);
       const auto middle = std::chrono::steady_clock::now();
-      player.play(chunks);
+      simulator.simulate(chunks);
       const auto end = std::chrono::steady_clock::now();
       made = std::min(made, std::chrono::duration<double>(middle - begin).count());
-      played = std::min(played, std::chrono::duration<double>(end - middle).count());
+      simulated = std::min(simulated, std::chrono::duration<double>(end - middle).count());
     }
-    MESSAGE(fmt::format("{}: made in {:.1f} us, played in {:.1f} us", strategy::name(schedule),
-                        made * 1e6, played * 1e6));
-    CHECK(made + played < 1e-3);  // about 30 us optimised; sanitizers multiply it
+    MESSAGE(fmt::format("{}: made in {:.1f} us, simulated in {:.1f} us", strategy::name(schedule),
+                        made * 1e6, simulated * 1e6));
+    CHECK(made + simulated < 1e-3);  // about 30 us optimised; sanitizers multiply it
   }
 }
 
