@@ -249,7 +249,7 @@ def calm_run(root):
     return {step: files(run, step) for step in range(1, LAST + 1)}
 
 
-def simulate(root, rounds, seed):
+def run_rounds(root, rounds, seed):
     mark = root / "progress.json"
     state = json.loads(mark.read_text()) if mark.exists() else {"seed": seed, "done": 0, "counts": {}}
     counts = {name: 0 for name in ("went on", "resumed", "refused", "hurt", "inside a save", "ends")} | state["counts"]
@@ -277,7 +277,7 @@ def main():
         root = given.state or pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         root.mkdir(parents=True, exist_ok=True)
         write_inputs(root)
-        counts = simulate(root, given.rounds, given.seed)
+        counts = run_rounds(root, given.rounds, given.seed)
     print(f"chaos: {given.rounds} rounds, 0 lost: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
 
 

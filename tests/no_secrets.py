@@ -87,11 +87,11 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name)
         write_inputs(root)
-        for simulate in (launched, given):
-            run, said, lines, secrets = simulate(root)
+        for scene in (launched, given):
+            run, said, lines, secrets = scene(root)
             assert (run / "metrics.jsonl").exists() and list((run / "checkpoints").iterdir())
             number = assert_absent(secrets, run, said, lines)
-            print(f"{simulate.__name__}: {len(secrets)} secrets in none of {number} bytes")
+            print(f"{scene.__name__}: {len(secrets)} secrets in none of {number} bytes")
         # It can fail.
         (root / "launched" / "leak.json").write_text(json.dumps({"environment": TOKENS["HF_TOKEN"]}))
         try:

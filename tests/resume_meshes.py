@@ -63,7 +63,7 @@ def main():
         assert "resharding from pp 1 x ep 1 x dp 1 to pp 2 x ep 2 x dp 2" in train(root, there_and_back, BASE, *saving, "--resume")
         worst = max(worst, largest_difference(there_and_back, whole))
         # Schedules with chunks of layers and divided backwards resume what the plain one wrote, and it theirs.
-        for schedule in (("interleaved", "--vpp", "2"), ("zb-h1",), ("zb-v",), ("dualpipev",)):
+        for schedule in (("interleaved", "--vpp", "2"), ("zb-h1",), ("zb-v",), ("dualpipev",), ("interleaved-pairs", "--vpp", "2")):
             run = root / schedule[0]
             copy_until(whole, run, 20)
             chosen = (*saving, "--schedule", *schedule)

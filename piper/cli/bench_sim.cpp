@@ -1,4 +1,4 @@
-// piper bench sim: how fast the simulator simulates: a whole step of DeepSeek-V3 on 2,048 ranks by
+// piper bench sim: how fast the simulator is: a whole step of DeepSeek-V3 on 2,048 ranks by
 // default, every rank of it, and the one pipeline that stands for all where that is provable.
 #include <fmt/format.h>
 #include <piper/base/json.h>

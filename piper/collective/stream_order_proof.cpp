@@ -124,10 +124,10 @@ struct Message {
   int64_t count = 0;
 };
 
-class Execute {
+class Execution {
  public:
-  Execute(const std::vector<MemberSteps>& members, const std::vector<StreamOrder>& orders,
-          std::vector<std::string>& problems)
+  Execution(const std::vector<MemberSteps>& members, const std::vector<StreamOrder>& orders,
+            std::vector<std::string>& problems)
       : members_(members), orders_(orders), problems_(problems), states_(members.size()) {}
 
   void execute() {
@@ -252,7 +252,7 @@ std::vector<std::string> problems(const std::vector<MemberSteps>& members,
   PIPER_CHECK(members.size() == orders.size());
   std::vector<std::string> found;
   for (size_t m = 0; m < members.size(); ++m) Programme(members[m], orders[m], found, m).check();
-  if (found.empty()) Execute(members, orders, found).execute();
+  if (found.empty()) Execution(members, orders, found).execute();
   return found;
 }
 

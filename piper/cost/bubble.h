@@ -28,7 +28,7 @@ struct RankPassSeconds {
 //   zb-v         (p-1) max(f, i, 2(i-w))              Qi et al. 2024: none inside a rank where f = i = w; m >= 2p-1, w <= i
 //   dualpipev    (p-1)(f + max(0,i-w)) + max(0, (p-1)(i-f) - f)      m >= 2p; pairs one after the other
 //
-// With messages the V's are nearly exact, the others exactly; beyond the conditions they follow the
+// With messages the V's are nearly exact, the others exact; beyond the conditions they follow the
 // longest chain of actions: within 5 % of the simulated step (a quarter of a percent on average)
 // for i from 0.7 to 2.5 f, w from 0.2 to 1.3 f and messages up to 0.1 f. Requires pp, vpp,
 // num_micro_batches >= 1 and vpp as the schedule has it. Thread-safe, some nanoseconds.

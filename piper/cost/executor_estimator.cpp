@@ -556,9 +556,12 @@ double ExecutorEstimator::update_from_host(const Strategy& s, int64_t pp_rank,
 }
 
 bool ExecutorEstimator::has_closed_form(const Strategy& s) {
+  return ends_with_whole_backwards(s) && !strategy::pairs(s.schedule);
+}
+
+bool ExecutorEstimator::ends_with_whole_backwards(const Strategy& s) {
   return s.mesh.vpp == 1 && !strategy::offloads_activations(s.offload) &&
-         !strategy::splits_backward(s.schedule) && !strategy::pairs(s.schedule) &&
-         s.layers_per_stage.back() > 0 &&
+         !strategy::splits_backward(s.schedule) && s.layers_per_stage.back() > 0 &&
          std::ranges::all_of(s.recompute_per_stage,
                              [&](strategy::Recompute r) { return r == s.recompute; });
 }
@@ -592,9 +595,26 @@ std::vector<ChunkSeconds> ExecutorEstimator::pipeline(const Strategy& s,
     ChunkSeconds& of = seconds.back();
     if (i + 1 < num_chunks) of.send_forward = message(i, i + 1, bytes);
     if (i > 0) of.send_backward = message(i, i - 1, bytes);
-    if (i > 0) of.meets_other = message(i, i - 1, 2 * bytes) - of.send_backward;
+    const int64_t to = i > 0 ? i - 1 : i + 1;
+    if (to < num_chunks) of.meets_other = message(i, to, 2 * bytes) - message(i, to, bytes);
   }
   return seconds;
+}
+
+double ExecutorEstimator::saved_by_pairs(const Strategy& s, int64_t pp_rank,
+                                         const std::vector<ChunkSeconds>& chunks) {
+  if (!strategy::pairs_take_turns(s)) return 0;
+  const std::vector<schedule::Action> actions =
+      schedule::actions(s.schedule, s.mesh.pp, pp_rank, s.num_micro_batches, s.mesh.vpp);
+  const auto saves = [&](const schedule::Action& action) {
+    return chunks[static_cast<size_t>(
+                      schedule::virtual_stage(s.schedule, s.mesh.pp, pp_rank, action.chunk))]
+        .pair_saves;
+  };
+  double saved = 0;
+  for (size_t i = 0; i + 1 < actions.size(); ++i)
+    if (actions[i].pairs_with_next) saved += std::min(saves(actions[i]), saves(actions[i + 1]));
+  return saved;
 }
 
 void ExactEstimate::find_fullest() {
@@ -619,7 +639,7 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
   std::vector<double> finish =
       simulators_.finish(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches, seconds,
                          strategy::offloads_activations(s.offload), strategy::pairs_take_turns(s));
-  if (has_closed_form(s)) delay_last_backwards(stages, seconds, finish);
+  if (ends_with_whole_backwards(s)) delay_last_backwards(stages, seconds, finish);
 
   const auto m = static_cast<double>(s.num_micro_batches);
   double until_norm = 0, optimizer = 0, compute = 0;  // compute: of one pipeline, all stages
@@ -635,6 +655,11 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
     busy[static_cast<size_t>(rank_of(s, static_cast<int64_t>(i)))] +=
         seconds[i].forward +
         (divides ? seconds[i].backward_input + seconds[i].backward_weights : seconds[i].backward);
+  std::vector<double> saved(stages.size());  // of all, where pairs take turns
+  for (size_t i = 0; i < stages.size(); ++i) {
+    saved[i] = saved_by_pairs(s, static_cast<int64_t>(i), seconds);
+    busy[i] -= saved[i] / m;
+  }
   // A table that both ends hold is summed when both have come so far.
   const auto reduced = [&](size_t i) { return finish[i] + stages[i].reductions; };
   const double ends =
@@ -689,7 +714,8 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
                    .backward = m * backward(of),
                    .recompute = m * of.recompute,
                    .exchange = m * (of.exchange_forward + of.exchange_backward +
-                                    (divides ? of.divided_exchange : 0)),
+                                    (divides ? of.divided_exchange : 0)) -
+                               saved[busiest],
                    .reductions = of.slowed + of.reductions,
                    .update = of.norm + statistics + of.optimizer,
                    .offload = std::max(0.0, updated[busiest] - of.optimizer)};

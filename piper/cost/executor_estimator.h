@@ -15,10 +15,10 @@
 //   ways = stages that the cores can run at once,
 //
 // the second part being the cores that idle while the pipeline fills and drains. With several
-// chunks a rank or divided backwards the pipeline is simulated (pipeline_simulator.h), and in the
-// place of (ways - 1) / 2 x (F + B) stands what it idles, times (ways - 1) / (2 pp - 2). Within 15
-// % of the simulation, 25 % where the cores do not divide the ranks evenly; small worlds should be
-// simulated.
+// chunks a rank, divided backwards or pairs of micro-batches the pipeline is simulated
+// (pipeline_simulator.h), and in the place of (ways - 1) / 2 x (F + B) stands what it idles, times
+// (ways - 1) / (2 pp - 2). Within 15 % of the simulation, 25 % where the cores do not divide the
+// ranks evenly; small worlds should be simulated.
 #pragma once
 
 #include <piper/cost/estimator.h>
@@ -129,6 +129,11 @@ class ExecutorEstimator : public Estimator {
   // by the closed form of memory.h, and reductions behind the last backwards. Else a rank is
   // walked.
   static bool has_closed_form(const strategy::Strategy& strategy);
+  // Likewise, but for pairs of micro-batches, of which the last backward is none.
+  static bool ends_with_whole_backwards(const strategy::Strategy& strategy);
+  // Of one step and rank: what its pairs take less than one after the other.
+  static double saved_by_pairs(const strategy::Strategy& strategy, int64_t pp_rank,
+                               const std::vector<ChunkSeconds>& chunks);
   StageMemory rank_memory(const strategy::Strategy& strategy, int64_t pp_rank);
   // Of the fullest rank of the stage; of one ep index.
   StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);

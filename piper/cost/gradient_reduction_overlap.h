@@ -52,7 +52,7 @@ struct LastBackwardNeeds {
   LevelUtilization dense, experts, exchange, message;
 };
 
-// `turns` in the order in which they are simulated. With ReductionStart::kYielding reductions start
+// `turns` in the order in which they are computed. With ReductionStart::kYielding reductions start
 // when an exchange has ended (strategy::num_let_pass()), and at once where the next turn has none.
 LastBackward last_backward(size_t num_levels, const LastBackwardNeeds& needs,
                            const std::vector<BackwardTurn>& turns, const CommTime& message,

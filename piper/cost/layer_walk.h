@@ -1,5 +1,5 @@
-// A layer's tasks one after the other: computing in order, collectives in order beside it, each task
-// waiting for the rows that it reads. Of one micro-batch, and of a pair that takes turns.
+// A layer's tasks one after the other: computing in order, collectives in order beside it, each
+// task waiting for the rows that it reads. Of one micro-batch, and of a pair that takes turns.
 #pragma once
 
 #include <piper/schedule/layer.h>
@@ -22,9 +22,10 @@ struct LayerWalk {
 LayerWalk walk_layer(const std::vector<schedule::LayerTask>& tasks, const TaskSeconds& compute,
                      const TaskSeconds& communicate);
 
-// What a forward and a backward of two micro-batches take turn by turn, as schedule/stage.cpp writes
-// them: the backward's rows go first, and while one's rows travel the other computes. `backward`: of
-// the gradients of inputs, `weights`: of those of weights, which are made at the end of a turn.
+// What a forward and a backward of two micro-batches take turn by turn, as schedule/stage.cpp
+// writes them: the backward's rows go first, and while one's rows travel the other computes.
+// `backward`: of the gradients of inputs, `weights`: of those of weights, which are made at the end
+// of a turn.
 struct PairTasks {
   TaskSeconds forward, backward, weights, communicate;
 };

@@ -11,9 +11,9 @@
 //
 // each rank in the order of its list. Messages travel while ranks compute; as in the lowered step
 // (schedule/transfers.h) a rank takes the message for an action once the action two before it has
-// ended. Between two virtual stages of one rank nothing travels. Activations may live with the host
-// meanwhile (schedule/host_copies.h): a forward then waits until what left before it has left, a
-// backward until what it needs is back.
+// ended, the two of a pair that overlap being one. Between two virtual stages of one rank nothing
+// travels. Activations may live with the host meanwhile (schedule/host_copies.h): a forward then
+// waits until what left before it has left, a backward until what it needs is back.
 #pragma once
 
 #include <piper/cost/host_link.h>

@@ -218,6 +218,29 @@ TEST_CASE("1F1B in pairs: bubble (p-1)(F+B) whether or not pairs run as one") {
         }
 }
 
+TEST_CASE("what pairs save and their messages share: all but the last stage's first forward") {
+  const auto seconds = [](PipelineSchedule schedule, int64_t p, int64_t v, int64_t m, double saves,
+                          double message, double meets) {
+    std::vector<ChunkSeconds> chunks = uniform(p * v, {1, 1.5, 0.5}, message);
+    for (ChunkSeconds& chunk : chunks) {
+      chunk.pair_saves = saves;
+      chunk.meets_other = meets;
+    }
+    PipelineSimulator simulator(schedule, p, v, m);
+    return std::ranges::max(simulator.simulate(chunks, true), {}, &RankSeconds::finish).finish;
+  };
+  using enum PipelineSchedule;
+  for (const int64_t p : {1, 2, 4})
+    for (const int64_t m : {2 * p + 1, 16 * p})
+      CHECK(seconds(k1F1BPairs, p, 1, m, 0.25, 0, 0) ==
+            seconds(k1F1BPairs, p, 1, m, 0, 0, 0) - static_cast<double>(m - 1) * 0.25);
+  // Of two ranks none sends both ways; interleaved each does in every second pair, and waits for it.
+  CHECK(seconds(k1F1BPairs, 2, 1, 16, 0, 0.125, 0.125) ==
+        seconds(k1F1BPairs, 2, 1, 16, 0, 0.125, 0));
+  CHECK(seconds(kInterleavedPairs, 2, 2, 16, 0, 0.125, 0.125) >
+        seconds(kInterleavedPairs, 2, 2, 16, 0, 0.125, 0) + 12 * 0.125);
+}
+
 TEST_CASE("uneven stages, messages and recomputation: GPipe and 1F1B as their lists have them") {
   for (const auto schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B})
     for (const int64_t p : {2, 3, 4, 7})

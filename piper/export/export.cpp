@@ -18,13 +18,20 @@ Exported export_strategy(Trainer trainer, const model::Model& model,
         fmt::format("reductions {}: {} sums gradients as soon as they are there",
                     strategy::name(strategy.reduction_start), t.software));
   exported.differs.insert(exported.differs.end(), not_hidden.begin(), not_hidden.end());
-  // One stage computes the same in one part or in two.
+  // One stage computes the same in one part or in two, in pairs or one after the other.
   strategy::Strategy offered = strategy;
-  if (strategy.mesh.pp == 1 && !offers.has(strategy.schedule, 1) &&
-      strategy.schedule == strategy::PipelineSchedule::kZbH1) {
-    offered.schedule = strategy::PipelineSchedule::k1F1B;
-    exported.differs.push_back(fmt::format(
-        "schedule zb-h1 without a pipeline: {} computes each backward whole", t.software));
+  if (strategy.mesh.pp == 1 && !offers.has(strategy.schedule, 1)) {
+    const char* instead = strategy.schedule == strategy::PipelineSchedule::kZbH1
+                              ? "computes each backward whole"
+                          : strategy.schedule == strategy::PipelineSchedule::k1F1BPairs
+                              ? "hides no exchange behind another micro-batch"
+                              : nullptr;
+    if (instead != nullptr) {
+      offered.schedule = strategy::PipelineSchedule::k1F1B;
+      exported.differs.push_back(fmt::format("schedule {} without a pipeline: {} {}",
+                                             strategy::name(strategy.schedule), t.software,
+                                             instead));
+    }
   }
   const std::vector<std::string> lacking = not_offered(t.software, offers, offered);
   exported.cannot.insert(exported.cannot.end(), lacking.begin(), lacking.end());

@@ -139,6 +139,8 @@ TEST_CASE("micro-batches in pairs: Megatron-LM's flag, in a pipeline with virtua
   s = example(model, {.pp = 1, .ep = 8, .dp = 8});
   s.schedule = PipelineSchedule::k1F1BPairs;
   CHECK(asks() == 1);
+  CHECK(says(export_strategy(Trainer::kDeepSpeed, model, s).differs,
+             "hides no exchange behind another micro-batch"));
   s = example(model, {.pp = 2, .ep = 8, .dp = 8});
   s.schedule = PipelineSchedule::k1F1BPairs;
   CHECK(says(export_strategy(Trainer::kMegatron, model, s).cannot,
@@ -338,7 +340,8 @@ std::vector<AxisValue> axis_values() {
 bool is_offered(const cost::Offers& offers, const Strategy& s, const std::string& axis) {
   if (axis == "schedule ")
     return offers.has(s.schedule, s.mesh.pp) ||
-           (s.mesh.pp == 1 && s.schedule == PipelineSchedule::kZbH1);
+           (s.mesh.pp == 1 &&
+            (s.schedule == PipelineSchedule::kZbH1 || s.schedule == PipelineSchedule::k1F1BPairs));
   if (axis == "zero ") return offers.has_zero(s.zero, s.mesh.pp);
   if (axis == "offload ") return offers.has_offload_of(s);
   if (axis == "recompute ") return offers.has(s.recompute);

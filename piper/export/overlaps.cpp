@@ -33,6 +33,9 @@ Overlaps overlaps_of(const cost::TrainerProfile& priced, const model::Model& mod
     if (lacks != nullptr)
       differs.push_back(fmt::format("the price {}, which Megatron Core does {}", hidden, lacks));
   }
+  if (pairs && !strategy::pairs_take_turns(s))
+    differs.push_back(fmt::format("schedule {} without exchanges with experts: nothing to overlap",
+                                  strategy::name(s.schedule)));
   return overlaps;
 }
 

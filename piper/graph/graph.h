@@ -1,6 +1,6 @@
 // The language: what the ranks do, as tasks, streams, slots and operations. Written by schedule/,
-// priced by cost/, simulated in virtual time by sim/ and in real time by executor/. Knows no model
-// and no tensor.
+// priced by cost/, simulated in virtual time by sim/ and executed in real time by executor/. Knows
+// no model and no tensor.
 //
 //   rank 0   compute  | F0 attention | F0 gate |            | F0 experts | ...
 //            exchange |              |         | F0 dispatch|

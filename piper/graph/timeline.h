@@ -24,12 +24,12 @@ struct MemorySample {
 struct Timeline {
   std::vector<Interval> tasks;
   std::vector<std::vector<MemorySample>> memory;  // by rank, ascending in time; may be empty
-  double seconds() const;                         // end of the last task; 0 when none was simulated
+  double seconds() const;                         // end of the last task; 0 when none ran
   std::vector<int64_t> peak_bytes;                // by rank
 };
 
-// Ids of one rank's tasks on one stream in the order in which they started (ties by id); tasks not
-// simulated are left out.
+// Ids of one rank's tasks on one stream in the order in which they started (ties by id); tasks that
+// have not run are left out.
 std::vector<TaskId> start_order(const Graph& graph, const Timeline& timeline, Rank rank,
                                 Stream stream);
 

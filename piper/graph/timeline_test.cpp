@@ -4,8 +4,7 @@
 using namespace piper;
 using namespace piper::graph;
 
-TEST_CASE(
-    "start order follows the starts, ties follow the ids, and what was not simulated is left out") {
+TEST_CASE("start order follows the starts, ties follow the ids, and what has not run is left out") {
   Graph graph(1);
   for (int i = 0; i < 4; ++i) graph.add({.rank = Rank(0)});
   Timeline timeline;

@@ -1,5 +1,5 @@
 // For tests: tiny models, and one step of the whole model with the ranks of an expert group
-// simulated one after another in this thread; the exchanges are copies of rows.
+// executed one after another in this thread; the exchanges are copies of rows.
 #pragma once
 
 #include <piper/model/model.h>

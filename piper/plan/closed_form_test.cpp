@@ -150,6 +150,7 @@ TEST_CASE(
         const cost::ExactEstimate e = estimate(model, s, cluster);
         CHECK(e.seconds == cost::near(simulated.seconds()).epsilon(0.05));
         worst_time = std::max(worst_time, std::abs(e.seconds / simulated.seconds() - 1));
+        CHECK(e.time.total() == cost::near(e.seconds));
         const auto message =
             static_cast<double>(model.hidden * s.sequence * s.micro_batch_sequences * 4);
         for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {

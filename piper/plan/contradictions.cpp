@@ -35,8 +35,6 @@ constexpr std::array kCounts{
 bool leaves_any(const Request& r, const std::vector<Shape>& shapes) {
   return std::ranges::any_of(shapes, [&](const Shape& shape) {
     strategy::Strategy s = with_shape(r, shape);
-    bool zero = false;
-    for (int64_t z = 0; z <= 3; ++z) zero = zero || tries_zero(r, s, z);
     const bool recomputes = std::ranges::any_of(strategy::kRecomputes, [&](strategy::Recompute c) {
       return wanted(r.fixed.recompute, c) && r.offers().has(c);
     });
@@ -44,10 +42,13 @@ bool leaves_any(const Request& r, const std::vector<Shape>& shapes) {
                                             [&](Placement p) { return tries_placement(r, s, p); });
     const bool offloaded = std::ranges::any_of(
         strategy::kOffloads, [&](strategy::Offload o) { return tries_offload(r, s, o); });
-    if (!zero || !placed || !offloaded || !recomputes) return false;
+    if (!placed || !offloaded || !recomputes) return false;
     for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
       if (!tries_schedule(r, s, schedule)) continue;
       s.schedule = schedule;
+      bool zero = false;
+      for (int64_t z = 0; z <= 3; ++z) zero = zero || tries_zero(r, s, z);
+      if (!zero) continue;
       for (int64_t vpp = 1; vpp <= kMostChunks; ++vpp)
         if (tries_chunks(r, s, vpp)) return true;
     }

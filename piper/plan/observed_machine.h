@@ -26,7 +26,7 @@ struct ObservedMachine {
 
 // From one step of all ranks. `prices`: of the same step (cost::price), under the load that it had;
 // `simulated`: with these prices (sim::simulate); `measured`: clocks of all ranks agree. Rank i
-// sits on device i. A task that was not simulated is left out.
+// sits on device i. A task that has not run is left out.
 ObservedMachine observe(const schedule::StepGraph& step, const cost::Prices& prices,
                         const cluster::Cluster& cluster, const graph::Timeline& simulated,
                         const graph::Timeline& measured);

@@ -166,7 +166,6 @@ TEST_CASE("the search starts sums when a step is shortest, and the explanation h
   request.sequence = 128;
   request.precision = strategy::Precision::kFp32;
   request.fixed = {.pp = 2, .zero = 0, .runnable = true};
-  request.fixed.schedule = strategy::PipelineSchedule::k1F1B;
   REQUIRE(request.has_exact_costs());
   std::set<strategy::ReductionStart> chosen;
   for (const int64_t micro_batches : {1, 2}) {

@@ -73,7 +73,7 @@ bool is_beaten(const Request& r, const Frontier& kept, const Strategy& s, double
 }
 
 // A shape with its exchange and its mixture layers' schedule. Where pairs of micro-batches hide
-// exchanges (DualPipeV), those that carry least are best; elsewhere others may be, that hide behind
+// exchanges, those that carry least are best; elsewhere others may be, that hide behind
 // chunks of experts.
 struct Visited {
   Strategy in_pairs;
@@ -208,7 +208,7 @@ class Visit {
   }
 
   void price(const Strategy& s) {
-    if (!r_.offers().has_offload_of(s)) return;
+    if (!r_.offers().has_offload_of(s) || !r_.offers().has_pairs_of(s)) return;
     const Family family = family_of(s);
     kept_.count_priced(family);
     // Three of four do not fit: of those nobody asks how long they take, unless one lacks least of

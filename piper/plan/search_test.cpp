@@ -236,6 +236,9 @@ TEST_CASE(
   has(complaint({.vpp = 4, .schedule = strategy::PipelineSchedule::kZbV}),
       "--schedule interleaved or interleaved-pairs, or --vpp 2");
   has(complaint({.vpp = 2, .schedule = strategy::PipelineSchedule::kGPipe}), "or --vpp 1");
+  const std::string pairs =
+      complaint({.zero = 3, .schedule = strategy::PipelineSchedule::k1F1BPairs});
+  has(pairs, "--schedule 1f1b-pairs with --zero 3 leaves no strategy");
   has(complaint({.etp = 3}), "--etp 2 or 4");
   has(complaint({.micro_batch_sequences = 7}), "--micro-batch 4 or 8");
   has(complaint({.pp = 1, .placement = strategy::Placement::kPipelineInside}), "--pp 2");

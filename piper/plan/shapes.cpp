@@ -131,11 +131,11 @@ bool tries_schedule(const Request& r, const Strategy& s, PipelineSchedule schedu
   if (!wanted(r.fixed.schedule, schedule) || !r.offers().has(schedule, s.mesh.pp) ||
       !is_tried(r, s, [&](Strategy& with) { with.schedule = schedule; }))
     return false;
-  // Pairs that hide no exchange only keep more.
+  // Pairs that hide no exchange only keep more; one micro-batch makes none.
   Strategy with = s;
   with.schedule = schedule;
-  if (strategy::pairs_share_layers(schedule) && !strategy::pairs_take_turns(with) &&
-      !r.fixed.schedule)
+  if (strategy::pairs_share_layers(schedule) && !r.fixed.schedule &&
+      (!strategy::pairs_take_turns(with) || s.num_micro_batches == 1))
     return false;
   // Without a pipeline GPipe only keeps more than 1F1B, and others need one. ZB-H1 hides reductions
   // behind its weights' parts and computes more in two parts, which exact costs alone know.

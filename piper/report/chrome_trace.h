@@ -1,4 +1,4 @@
-// A simulated step as Chrome's trace event JSON, for ui.perfetto.dev, chrome://tracing and `piper
+// A step as Chrome's trace event JSON, for ui.perfetto.dev, chrome://tracing and `piper
 // report`. The same writer for simulated and measured timelines, so that one can be laid over the
 // other task by task.
 //

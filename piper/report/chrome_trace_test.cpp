@@ -143,7 +143,7 @@ TEST_CASE("memory appears as a counter, and only where the timeline has it") {
         R"({"ph":"C","name":"memory","pid":0,"ts":500000.0,"args":{"bytes":612}})");
 }
 
-TEST_CASE("tasks in flight together get lanes of their own, tasks not simulated are left out") {
+TEST_CASE("tasks in flight together get lanes of their own, tasks that have not run are left out") {
   Sample sample;
   for (const double start : {0.0, 0.1, 0.6}) {
     sample.add({.rank = Rank(0),

@@ -1,5 +1,5 @@
-// What a timeline chart draws: bars on lanes. Made from a simulated step (simulated or measured),
-// or read back from the Chrome trace of one, so that both pictures come from one form.
+// What a timeline chart draws: bars on lanes. Made from a step, simulated or measured, or read
+// back from the Chrome trace of one, so that both pictures come from one form.
 #pragma once
 
 #include <piper/base/json_fwd.h>
@@ -60,12 +60,12 @@ struct GanttRank {
 struct Gantt {
   std::vector<GanttRank> ranks;
   double seconds = 0;  // end of the last bar
-  // Share of `seconds` in which the rank's compute stream is busy, 0 when nothing was simulated.
+  // Share of `seconds` in which the rank's compute stream is busy, 0 when nothing ran.
   static double busy_share(const GanttRank& rank, double seconds);
 };
 
-// `stage_of_rank` is empty when unknown; else it has one entry a rank. Tasks that were not
-// simulated are left out. `max_ranks` > 0: of more ranks that take part, so many, evenly chosen.
+// `stage_of_rank` is empty when unknown; else it has one entry a rank. Tasks that have not
+// run are left out. `max_ranks` > 0: of more ranks that take part, so many, evenly chosen.
 Gantt make_gantt(const schedule::StepGraph& step, const graph::Timeline& timeline,
                  const std::vector<int64_t>& stage_of_rank = {}, size_t max_ranks = 0);
 

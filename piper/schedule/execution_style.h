@@ -16,8 +16,9 @@ struct ExecutionStyle {
   bool splits_tensor = false;    // beside collectives of tensor parallelism
   bool splits_context = false;   // beside the ring of keys and values
   bool splits_exchange = false;  // beside dispatch and combine
-  bool pairs_take_turns =
-      true;  // DualPipeV: one's exchanges run beside the other's compute, else one after the other
+  // The two of a pair (Action::pairs_with_next): one's exchanges run beside the other's compute,
+  // else one after the other.
+  bool pairs_take_turns = true;
   bool waits_for_sends = false;  // a sender computes nothing for a part of each message
   // Compute and collectives of a layer wait for each other in the order of its program, whatever
   // they read; but not the parts of compute that are split off, nor another micro-batch's.

@@ -39,8 +39,8 @@ int64_t rank_sent_to(const Action& action, const PipelineLayout& placing, int64_
 //   actions         F0     F1     B0     F2 ...       of stage 1 of 3
 //   items    rF0 rF1 F0 sF0 rB0 F1 sF1 rF2 B0 sB0 ...
 //
-// The two of a pair (Action::pairs_with_next) are one action in this: what the next pair needs is in
-// flight during all of this one.
+// The two of a pair (Action::pairs_with_next) are one action in this: what the next pair needs is
+// in flight during all of this one.
 std::vector<Item> insert_transfers(const std::vector<Action>& actions,
                                    const PipelineLayout& placing, int64_t rank);
 std::vector<Item> insert_transfers(const std::vector<Action>& actions, int64_t pp, int64_t stage);

@@ -44,7 +44,8 @@ TEST_CASE("what a pair needs is received during the pair before") {
 }
 
 TEST_CASE("what one stage sends is what its neighbour receives, in the same order") {
-  for (const PipelineSchedule schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B})
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B, PipelineSchedule::k1F1BPairs})
     for (const int64_t m : {1, 3, 9})
       for (int64_t stage = 0; stage + 1 < 4; ++stage)
         for (const Action::Kind kind : {Action::Kind::kForward, Action::Kind::kBackward}) {
@@ -52,7 +53,8 @@ TEST_CASE("what one stage sends is what its neighbour receives, in the same orde
           const auto of = [&](int64_t at, Item::Kind item_kind) {
             std::vector<Action> found;
             for (const Item& item : insert_transfers(actions(schedule, 4, at, m), 4, at))
-              if (item.kind == item_kind && item.action.kind == kind) found.push_back(item.action);
+              if (item.kind == item_kind && item.action.kind == kind)
+                found.push_back({kind, item.action.micro_batch});
             return found;
           };
           const std::vector<Action> sent = of(down ? stage : stage + 1, Item::Kind::kSend);

@@ -113,7 +113,7 @@ void check_schedule(const Strategy& s, std::vector<std::string>& lines) {
                       "'mesh.pp' {}",
                       s.num_micro_batches, name(s.schedule), s.mesh.pp));
   } else if (vpp != 1) {
-    wrong("1; interleaved takes more");
+    wrong("1; interleaved and interleaved-pairs take more");
   }
 }
 
@@ -122,7 +122,8 @@ void check_pairs(const Strategy& s, std::vector<std::string>& lines) {
     lines.push_back(fmt::format(
         "'zero' is 3 with schedule {}, where two micro-batches compute with the same layers at "
         "once; allowed: 0 to 2, or schedule {}",
-        name(s.schedule), name(PipelineSchedule::kDualPipeV)));
+        name(s.schedule),
+        name(s.mesh.pp > 1 ? PipelineSchedule::kDualPipeV : PipelineSchedule::k1F1B)));
 }
 
 // Axes within a stage against each other.

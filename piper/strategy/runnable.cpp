@@ -134,7 +134,9 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   r.num_micro_batches = r.global_batch_sequences / dp / r.micro_batch_sequences;
   // One chunk a rank where the schedule does not run with so many stages and micro-batches.
   if (pp != s.mesh.pp || !contradictions(r, model).empty()) {
-    if (r.mesh.vpp > 1) r.schedule = PipelineSchedule::k1F1B;
+    if (r.mesh.vpp > 1)
+      r.schedule =
+          pairs_share_layers(r.schedule) ? PipelineSchedule::k1F1BPairs : PipelineSchedule::k1F1B;
     r.mesh.vpp = 1;
     if (std::ssize(r.layers_per_stage) != pp)
       r.layers_per_stage = even_split(model.num_layers(), pp);

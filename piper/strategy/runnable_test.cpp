@@ -55,7 +55,8 @@ TEST_CASE("what a model's layers do not allow is named beside what the executor 
   REQUIRE(contradictions(s, model).empty());
   CHECK(contradictions(nearest_runnable(s, model), model).empty());
   CHECK(untrainable(model, nearest_runnable(s, model)).empty());
-  // Groups of peers, of an expert group that becomes smaller; chunks of rows that ranks of tp divide.
+  // Groups of peers, of an expert group that becomes smaller; chunks of rows that ranks of tp
+  // divide.
   s.all_to_all = AllToAll::kFlat;
   s.mesh = {.ep = 64, .dp = 64};
   s.global_batch_sequences = 32;
@@ -246,7 +247,8 @@ TEST_CASE("contradictions of the further axes name what is allowed") {
         "allowed: plain, or tp of at least 2");
   CHECK(only([](Strategy& s) { s.zero = 4; }) == "'zero' is 4; allowed: an integer from 0 to 3");
   CHECK(only([](Strategy& s) { s.schedule = PipelineSchedule::k1F1B; }) ==
-        "'mesh.vpp' is 2 with schedule 1f1b; allowed: 1; interleaved takes more");
+        "'mesh.vpp' is 2 with schedule 1f1b; allowed: 1; interleaved and interleaved-pairs take "
+        "more");
   CHECK(only([](Strategy& s) { s.sequence = 4100; }).find("'sequence'") != std::string::npos);
   CHECK(only([](Strategy& s) {
           s.recompute_per_stage = {Recompute::kFull};

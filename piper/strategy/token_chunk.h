@@ -24,9 +24,9 @@ constexpr int64_t num_moe_chunks(const Strategy& s) {
   return has_chunks(s.moe_schedule) ? s.moe_chunks : 1;
 }
 
-// Where a layer's rows are cut into groups of peers: the members of an expert group, else 0. The `index`-th chunk of
-// member i then goes to the members i + d (mod the group's size), for the distances d of
-// token_chunk(size, chunks, index). What stays on the rank is in the first.
+// Where a layer's rows are cut into groups of peers: the members of an expert group, else 0. The
+// `index`-th chunk of member i then goes to the members i + d (mod the group's size), for the
+// distances d of token_chunk(size, chunks, index). What stays on the rank is in the first.
 constexpr int64_t grouped_peers(const Strategy& s) {
   return traits(s.moe_schedule).groups_peers && num_moe_chunks(s) > 1 ? s.mesh.ep : 0;
 }

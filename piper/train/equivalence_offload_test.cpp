@@ -35,6 +35,8 @@ std::vector<Case> cases() {
   add(model::with_mtp(plain, 2), {.pp = 2, .ep = 2, .dp = 4, .vpp = 2}, Schedule::kZbV,
       Precision::kFp32, 1);
   add(tied, {.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, Schedule::kDualPipeV);
+  add(tied, {.pp = 2, .ep = 2, .dp = 2}, Schedule::k1F1BPairs, Precision::kFp32, 2);
+  add(plain, {.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, Schedule::kInterleavedPairs);
   add(deepseek_like(), {.pp = 4, .ep = 2, .dp = 2}).recompute = Recompute::kExperts;
   add(qwen2_like(), {.pp = 2, .ep = 2, .dp = 2}, Schedule::kGPipe).recompute = Recompute::kFull;
   add(plain, {.pp = 2, .ep = 4, .dp = 2, .tp = 2}, Schedule::kGPipe, Precision::kFp32, 2);

@@ -1,9 +1,9 @@
 """What the ranks of every opponent share: one process a rank (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as torchrun sets them),
 one thread, gloo. Each rank reads the same lines from its standard input:
 
-    check ROWS FOLDER   takes over the step that Piper saved there (rank<r>.safetensors), simulates it, and answers with the worst
+    check ROWS FOLDER   takes over the step that Piper saved there (rank<r>.safetensors), executes it, and answers with the worst
                         error of its own results against Piper's: {"loss": ..., "gradient": ..., "tensor": name}
-    steps ROWS N        simulates N steps and answers with the seconds of one, from one meeting of all ranks to the next
+    steps ROWS N        executes N steps and answers with the seconds of one, from one meeting of all ranks to the next
 
 Rank 0 answers; whatever else a library prints goes to standard error."""
 import ctypes
@@ -49,7 +49,7 @@ def of_all_ranks(worst):
 
 
 def serve(make, read=Record):
-    """`make(rows, record)` gives an object with step() and results() -> (tensors by name, loss), which simulates a step, too; the record
+    """`make(rows, record)` gives an object with step() and results() -> (tensors by name, loss), which executes a step, too; the record
     is what `read` makes of the folder."""
     torch.set_num_threads(1)
     if hasattr(PROCESS, "peak_reset"):  # peak_malloc.c is loaded: the libraries are no part of it

@@ -44,19 +44,19 @@ class Pipeline:
         self.flags = {"return_outputs": False} if "return_outputs" in inspect.signature(self.schedule.step).parameters else {}
         self.optimizer = torch.optim.SGD([p for module in modules for p in module.parameters()], lr=LEARNING_RATE)
 
-    def simulate(self, losses=None):
+    def execute(self, losses=None):
         self.optimizer.zero_grad()
         inputs = () if self.x is None else (self.x,)
         end = {} if self.target is None else {"target": self.target, "losses": losses}
         self.schedule.step(*inputs, **end, **self.flags)
 
     def step(self):
-        self.simulate()
+        self.execute()
         self.optimizer.step()
 
     def results(self):
         losses = []
-        self.simulate(losses)
+        self.execute(losses)
         loss = float(torch.stack(losses).mean()) if losses else 0.0
         return {f"{name}.gradient": layer.weight.grad for name, layer in self.layers.items()}, loss
 

@@ -54,7 +54,7 @@ class Loopback:
         return [{**common, "RANK": r, "LOCAL_RANK": r} for r in range(self.ranks)]
 
     def counting(self, _name, _count):
-        """What the network carries while a side simulates so many steps: loopback does not say."""
+        """What the network carries while a side executes so many steps: loopback does not say."""
         return contextlib.nullcontext()
 
 
@@ -167,7 +167,7 @@ def summary(values):
 
 
 def agree(sides, rows, folder, every_piper):
-    """Every side of Piper simulates a step and saves it; an opponent must find the same as the last before it, and the first opponent the
+    """Every side of Piper executes a step and saves it; an opponent must find the same as the last before it, and the first opponent the
     same as each of them where `every_piper`. Returns the opponents that start."""
     found, of_pipers = {}, []
     for number, side in enumerate(list(sides)):

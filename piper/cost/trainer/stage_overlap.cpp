@@ -55,9 +55,11 @@ class TrainerEstimator::OverlapWalk {
       backward_ =
           (busy_.backward - communication(sums.backward) - communication(sums.again)) / backward;
     if (every) return;
-    // What hides exchanges of a pair hides nothing else.
+    // What hides exchanges of a pair hides nothing else. The first forward and the last backwards
+    // of 1F1B and interleaved are in no pair.
+    if (strategy::pairs_share_layers(s.schedule)) return;
     const double computing = forward_ * sums.forward.compute + backward_ * backward;
-    const double left = computing > 0 ? std::max(0.0, 1 - busy_.hideable / computing) : 1;
+    const double left = computing > 0 ? std::clamp(1 - busy_.hideable / computing, 0.0, 1.0) : 1;
     forward_ *= left;
     backward_ *= left;
   }

@@ -7,10 +7,10 @@
 // A stage's forward and backward are sums over its layers (layer_price.h): compute divided by the
 // trainer's efficiency on the device, plus the communication that does not hide. Bubbles as
 // cost/bubble.h has them for equal stages; where they differ, the others' work takes the place of p
-// - 1 means. What that does not fit is simulated action by action: the two V's, interleaved chunks
-// of unequal layers or whose states travel with every micro-batch, and activations that go to the
-// host and back, with their copies. Held to whole steps that are simulated (priced_step.h): 0.4 %
-// in the mean over every axis, docs/validation.md.
+// - 1 means. What that does not fit is simulated action by action: the two V's, pairs of micro-
+// batches, interleaved chunks of unequal layers or whose states travel with every micro-batch, and
+// activations that go to the host and back, with their copies. Held to whole steps that are
+// simulated (priced_step.h): 0.4 % in the mean over every axis, docs/validation.md.
 //
 // Reductions and update of a step are those of its fullest stage. Memory of every stage: state by
 // ZeRO stage, kept activations times the micro-batches in flight, what the head or a layer's
@@ -147,7 +147,7 @@ class TrainerEstimator : public Estimator {
   double pipeline_finish(const strategy::Strategy& s, bool copies);
   std::span<const RankSeconds> simulate_pipeline(const strategy::Strategy& s, int64_t simulated,
                                                  bool copies);
-  // Where no rows are exchanged, the two of a pair take no turns.
+  // Whether ranks wait for messages in every round.
   static bool awaits_messages(const strategy::Strategy& s);
   // Whether what is computed again stays until a weights' part of its own.
   static bool keeps_recomputed(const strategy::Strategy& s) {

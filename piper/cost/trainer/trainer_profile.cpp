@@ -73,7 +73,8 @@ Offers read_offers(const Json& json, Problems* problems) {
            .offloads = read_words<strategy::Offload>(reader, "offloads"),
            .offloads_checkpoints_only = reader.boolean("offloads_checkpoints_only", false),
            .recomputes = read_words<strategy::Recompute>(reader, "recomputes"),
-           .recompute_by_stage = reader.boolean("recompute_by_stage", true)};
+           .recompute_by_stage = reader.boolean("recompute_by_stage", true),
+           .full_recompute_in_pairs = reader.boolean("full_recompute_in_pairs", true)};
   for (const auto& [key, stages] :
        {std::pair{"zero", &o.zero}, {"zero_in_pipelines", &o.zero_in_pipelines}})
     if (reader.has(key))

@@ -51,6 +51,7 @@ struct Offers {
   bool offloads_checkpoints_only = false;
   std::vector<strategy::Recompute> recomputes;
   bool recompute_by_stage = true;
+  bool full_recompute_in_pairs = true;  // of micro-batches
   // How an expert's matrices are divided beside ranks that share a layer's.
   enum class ExpertTensor : uint8_t { kAny, kOneOrTensor, kOne };
   ExpertTensor expert_tensor = ExpertTensor::kAny;
@@ -75,6 +76,12 @@ struct Offers {
       is_full &= s.recompute_of(stage) == strategy::Recompute::kFull;
     return has(s.offload) &&
            (is_full || !offloads_checkpoints_only || !strategy::offloads_activations(s.offload));
+  }
+  bool has_pairs_of(const strategy::Strategy& s) const {
+    if (!strategy::pairs(s.schedule) || full_recompute_in_pairs) return true;
+    for (int64_t stage = 0; stage < s.mesh.pp; ++stage)
+      if (s.recompute_of(stage) == strategy::Recompute::kFull) return false;
+    return true;
   }
   bool has(strategy::Recompute recompute) const { return is_in(recomputes, recompute); }
   bool has_expert_tensor(int64_t etp, int64_t tp) const {
