@@ -25,8 +25,8 @@ struct RankPassSeconds {
 //   1f1b-pairs   (p-1)(f+b)                           pairs one after the other
 //   interleaved, interleaved-pairs  (p-1)(f+b)        Narayanan et al. 2021; m a multiple of p
 //   zb-h1        (p-1) max(f, i, f+i-w)               Qi et al. 2024: (p-1)(f+i-w); m >= p
-//   zb-v         (p-1) max(f, i, 2(i-w))              Qi et al. 2024: none inside a rank where f = i = w; m >= 2p-1, w <= i
-//   dualpipev    (p-1)(f + max(0,i-w)) + max(0, (p-1)(i-f) - f)      m >= 2p; pairs one after the other
+//   zb-v         (p-1) max(f, i, 2(i-w))              Qi et al. 2024; m >= 2p-1, w <= i
+//   dualpipev    (p-1)(f + max(0,i-w)) + max(0, (p-1)(i-f) - f)  m >= 2p; pairs one after the other
 //
 // With messages the V's are nearly exact, the others exact; beyond the conditions they follow the
 // longest chain of actions: within 5 % of the simulated step (a quarter of a percent on average)

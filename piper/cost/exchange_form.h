@@ -5,7 +5,7 @@
 // message, one latency a way, a member's share of every level that its bytes cross, copies at the
 // memory's bandwidth. A stage takes
 //
-//   max(start-ups, bytes on each level's share, copies that feed it) + the latency of the farthest way
+//   max(start-ups, bytes on each level's share, copies that feed it) + latency of the farthest way
 //
 // and stages that wait for each other add up. D bytes a pair, R members a node, N nodes, M = N - 1,
 // n = N R:
@@ -21,7 +21,7 @@
 //   halo           the same rows, handed on as they come     the last packet
 //   halo-switch    the same over the switch group            likewise
 //   three-level    beyond the group, the nodes, inside       each for the one before
-//   halo-dedup     tokens in place of copies (dedup_form.h)  likewise; packed, and added on the way back
+//   halo-dedup     tokens in place of copies (dedup_form.h)  likewise; packed, added on return
 //
 // Over 150 random machines and sizes (plan/exchange_axis_test.cpp) the root mean square from the
 // simulator is 1 to 9 %, naive orders 13 %; docs/collectives.md has the worst cases. kFlat's own

@@ -5,14 +5,14 @@
 // lie on switches and racks as the scheduler found them. So the best strategies are placed
 // (place_ranks.h), each in its own way, and
 //
-//   step = predicted step + sum over axes  exposed seconds of the axis x (busy as placed / busy as assumed - 1)
+//   step = predicted step + sum over axes  exposed seconds x (busy as placed / busy as assumed - 1)
 //
 // where an axis is busy as long as its busiest port, of all its groups together (as in
 // sim::fabric_of); n_u of a group's n members are in the unit, B is a device's share of a level:
 //
 //   inside of nodes, a device   pairs (n - 1) x bytes, ring bytes                 / B_0
 //   across nodes, a device      pairs (n - n_u) x bytes, ring bytes / n_u         / B_1
-//   further out, a unit         pairs n_u (n - n_u) x bytes, ring bytes           / (B_l x the unit's devices)
+//   further out, a unit         pairs n_u (n - n_u) x bytes, ring bytes           / (B_l x its devices)
 //
 // The exchange of tokens counts as long as its messages take, simulated (placed_exchange.h), where
 // they are few enough. What compute hid stays hidden in this; groups of one axis do not slow those
