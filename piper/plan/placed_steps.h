@@ -12,7 +12,7 @@
 //
 //   inside of nodes, a device   pairs (n - 1) x bytes, ring bytes                 / B_0
 //   across nodes, a device      pairs (n - n_u) x bytes, ring bytes / n_u         / B_1
-//   further out, a unit         pairs n_u (n - n_u) x bytes, ring bytes           / (B_l x its devices)
+//   further out, a unit         pairs n_u (n - n_u) x bytes, ring bytes           / (B_l x devices)
 //
 // The exchange of tokens counts as long as its messages take, simulated (placed_exchange.h), where
 // they are few enough. What compute hid stays hidden in this; groups of one axis do not slow those
