@@ -5,6 +5,7 @@
 #include <piper/cost/estimator.h>
 #include <piper/cost/prices.h>
 #include <piper/cost/trainer/priced_step.h>
+#include <piper/cost/trainer/shape_prices.h>
 #include <piper/sim/disturbance.h>
 #include <piper/sim/rebalanced_load.h>
 #include <piper/sim/simulate.h>
@@ -176,7 +177,7 @@ SimulatedSteps simulate_of_trainer(const Priced& priced, const SimulationRequest
   SimulatedSteps simulated;
   const strategy::Strategy& s = priced.strategy;
   cost::TrainerEstimator estimator(priced.model, priced.cluster, trainer, s.precision, s.sequence);
-  estimator.require_priced(s);
+  cost::require_priced(s, trainer, priced.cluster);
   const std::vector<Rank> ranks = ranks_to_simulate(
       priced, request, sim::why_not_symmetric_whole(s, priced.cluster),
       strategy::RankLayout(s).group(strategy::Axis::kPipeline, Rank(0)), simulated);

@@ -1,7 +1,7 @@
 // Which ranks of a strategy say how much to each other in one step: what decides where they should
 // sit.
 //
-// Bytes of one step, as the trainers move them (piper/cost/trainer/layer_price.h, stage_state.cpp);
+// Bytes of one step, as the trainers move them (piper/cost/trainer/layer_price.h, state_traffic.h);
 // m micro-batches of T tokens on a rank, e bytes an element, h the hidden size, P parameters of a
 // stage on a rank, g bytes of a gradient:
 //

@@ -10,7 +10,7 @@
 // (sim/network.h), repeated until layers take the same time.
 #pragma once
 
-#include <piper/cost/trainer/state_overlap.h>
+#include <piper/cost/trainer/overlap_timeline.h>
 
 namespace piper::cost {
 

@@ -1,6 +1,5 @@
-// The estimator's use of state_overlap.h.
-#include <piper/cost/trainer/state_overlap.h>
-#include <piper/cost/trainer/sums.h>
+#include <piper/cost/trainer/overlap_timeline.h>
+#include <piper/cost/trainer/stage_overlap.h>
 #include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
@@ -19,35 +18,31 @@ LevelUtilization mixed(const LevelUtilization& a, double part_a, const LevelUtil
   return both;
 }
 
-}  // namespace
-
-LevelUtilization TrainerEstimator::state_needs(const Strategy& s,
-                                               const StateTraffic& traffic) const {
+LevelUtilization state_needs(const Rates& rates, const Strategy& s, const StateTraffic& traffic) {
   const strategy::RankLayout layout(s);
   const auto seconds = [](const Reduction& r) { return r.reduce.total() + r.gather.total(); };
   const double dense = seconds(traffic.dense), experts = seconds(traffic.experts);
   const auto needs = [&](double of, strategy::Axis axis) {
-    return of > 0 ? rates_.ring_needs(layout.size(axis), layout.distance(axis))
-                  : LevelUtilization{};
+    return of > 0 ? rates.ring_needs(layout.size(axis), layout.distance(axis)) : LevelUtilization{};
   };
   return mixed(needs(dense, strategy::Axis::kData), dense / (dense + experts),
                needs(experts, strategy::Axis::kExpertData));
 }
 
-// Walks the layers of a stage's virtual stages; seconds as busy_of() has them.
-class TrainerEstimator::OverlapWalk {
+// Walks the layers of a stage's virtual stages; seconds as busy_seconds() has them.
+class OverlapWalk {
  public:
-  OverlapWalk(const TrainerEstimator& estimator, const Strategy& s, const Prices& prices,
+  OverlapWalk(const TrainerContext& context, const Strategy& s, const ShapePrices& prices,
               const StageSums& sums, const StateTraffic& traffic, int64_t stage, bool every)
-      : e_(estimator),
+      : context_(context),
         s_(s),
         prices_(prices),
         sums_(sums),
         traffic_(traffic),
-        idle_(prices.needs, estimator.state_needs(s, traffic)),
-        hidden_(estimator.trainer_.hidden_gradients),
+        idle_(prices.needs, state_needs(context.rates, s, traffic)),
+        hidden_(context.trainer.hidden_gradients),
         stage_(stage),
-        busy_(estimator.busy_of(s, sums)) {
+        busy_(busy_seconds(context, s, sums)) {
     const double backward = sums.backward.compute + sums.again.compute;
     if (sums.forward.compute > 0)
       forward_ = (busy_.forward - communication(sums.forward)) / sums.forward.compute;
@@ -106,7 +101,7 @@ class TrainerEstimator::OverlapWalk {
       for_each_layer(
           chunk, true,
           [&](const LayerPrice* p, double dense, double experts, double, double backward) {
-            const double weights = p != nullptr ? p->backward_weights / e_.efficiency_ : 0;
+            const double weights = p != nullptr ? p->backward_weights / context_.efficiency : 0;
             if (is_whole)
               pass_backward(beside, p, backward);
             else
@@ -181,7 +176,7 @@ class TrainerEstimator::OverlapWalk {
     if (pairs || !splits) out.backward = backward_with(p, in + back, backward, 0);
     if (!splits && in + back > 0) out.reduces = back / (in + back) * out.backward;
     if (splits) {
-      const double weights = p != nullptr ? p->backward_weights / e_.efficiency_ : 0;
+      const double weights = p != nullptr ? p->backward_weights / context_.efficiency : 0;
       out.backward_input = backward_with(p, in, backward, weights);
       out.weights = std::max(0.0, hidden_ * back - weights) + (1 - hidden_) * back;
     }
@@ -202,8 +197,8 @@ class TrainerEstimator::OverlapWalk {
 
   double pair_with(const LayerPrice& p, double in, double back) const {
     const double moves = 2 * in + back;
-    const double attention = p.attention.backward_weights / e_.efficiency_,
-                 net = p.feed_forward.backward_weights / e_.efficiency_;
+    const double attention = p.attention.backward_weights / context_.efficiency,
+                 net = p.feed_forward.backward_weights / context_.efficiency;
     const OverlapTimeline::PairCompute compute{
         .attention_forward = p.attention.forward * forward_ + attention,
         .feed_forward_backward = std::max(0.0, p.feed_forward.backward * backward_ - net),
@@ -258,7 +253,7 @@ class TrainerEstimator::OverlapWalk {
       embed();
     for (int64_t i = 0; i < n; ++i) {
       const int64_t layer = backwards ? first + n - 1 - i : first + i;
-      const LayerPrice& p = prices_.types[e_.type_[static_cast<size_t>(layer)]];
+      const LayerPrice& p = prices_.of_layer(layer);
       visit(&p, p.dense_parameters, p.expert_parameters, 0.0, 0.0);
     }
     if (backwards)
@@ -287,7 +282,7 @@ class TrainerEstimator::OverlapWalk {
   double again(const LayerPrice& p) const {
     const strategy::Recompute recompute = s_.recompute_of(stage_);
     if (recompute == strategy::Recompute::kNone) return 0;
-    const PassPrice pass = p.again(recompute, e_.trainer_);
+    const PassPrice pass = p.again(recompute, context_.trainer);
     return pass.compute * backward_ + communication(pass);
   }
   void pass_forward(OverlapTimeline& beside, const LayerPrice* p, double end) const {
@@ -316,52 +311,31 @@ class TrainerEstimator::OverlapWalk {
                         : again(*p) + p->backward.compute * backward_ + communication(p->backward);
   }
 
-  const TrainerEstimator& e_;
+  const TrainerContext& context_;
   const Strategy& s_;
-  const Prices& prices_;
+  const ShapePrices& prices_;
   const StageSums& sums_;
   const StateTraffic& traffic_;
   OverlapTimeline idle_;
   double hidden_;
   int64_t stage_;
-  Busy busy_;
+  BusySeconds busy_;
   double forward_ = 1, backward_ = 1;  // seconds of compute over the prices', as StepParts has them
 };
 
-const TrainerEstimator::Tail& TrainerEstimator::tail(const Strategy& s, int64_t stage) {
-  const ListKey key{s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches};
-  std::vector<Tail>& tails = tails_[key];
-  for (int64_t i = std::ssize(tails); i <= stage; ++i) {
-    const std::vector<schedule::Action> actions =
-        schedule::actions(s.schedule, s.mesh.pp, i, s.num_micro_batches, s.mesh.vpp);
-    std::vector<char> is_complete(static_cast<size_t>(s.mesh.vpp));
-    size_t first = actions.size();
-    int64_t open = s.mesh.vpp;
-    Tail tail;
-    for (; open > 0 && first-- > 0;) {
-      const schedule::Action& action = actions[first];
-      char& complete = is_complete[static_cast<size_t>(action.chunk)];
-      const bool completes = schedule::makes_weight_gradients(action.kind) && complete == 0;
-      if (completes) --open, complete = 1;
-      tail.push_back({action, completes});
-    }
-    std::ranges::reverse(tail);
-    tails.push_back(std::move(tail));
-  }
-  return tails[static_cast<size_t>(stage)];
-}
+}  // namespace
 
-StageOverlap TrainerEstimator::stage_overlap(const Strategy& s, const Prices& prices,
-                                             const StageSums& sums, int64_t stage) {
+StageOverlap StageOverlaps::of_stage(const Strategy& s, const ShapePrices& prices,
+                                     const StageSums& sums, int64_t stage) {
   StageOverlap out;
-  const StateTraffic traffic = state_traffic(s, sums);
+  const StateTraffic traffic = state_traffic(context_, s, sums);
   if (traffic.total() <= 0) return out;
-  const bool keeps = s.mesh.pp > 1 && trainer_.keeps_weights_in_pipelines;
+  const bool keeps = s.mesh.pp > 1 && context_.trainer.keeps_weights_in_pipelines;
   const bool reduces = s.zero >= 2 && !keeps, gathers = s.zero == 3 && !keeps;
-  const OverlapWalk walk(*this, s, prices, sums, traffic, stage, reduces);
+  const OverlapWalk walk(context_, s, prices, sums, traffic, stage, reduces);
   if (reduces) walk.every(gathers, reduces, out);
   if (reduces && strategy::pairs(s.schedule)) {
-    const ListFacts& list = facts(s)[static_cast<size_t>(stage)];
+    const ListFacts& list = schedules_.lists(s)[static_cast<size_t>(stage)];
     for (size_t i = 0; i < out.chunks.size(); ++i) {
       const ChunkOverlap& chunk = out.chunks[i];
       out.backward += list.whole[i] * chunk.backward +
@@ -369,16 +343,45 @@ StageOverlap TrainerEstimator::stage_overlap(const Strategy& s, const Prices& pr
                       list.paired * chunk.pair_saves;
     }
   }
-  if (!reduces) walk.last(tail(s, stage), out);
+  if (!reduces) walk.last(schedules_.tail(s, stage), out);
   if (!gathers) walk.first(out);
   return out;
+}
+
+// Where a V turns, a rank's second chunk follows its first at once: weights may come in later than
+// forwards.
+bool StageOverlaps::awaits_weights(const Strategy& s, const StageSums& sums, int64_t stage,
+                                   const StageOverlap& like) const {
+  if (!strategy::is_v(s.schedule) || stage + 1 < s.mesh.pp || like.gathered <= 0) return false;
+  return like.gathered >
+         static_cast<double>(s.mesh.pp) / 2 * busy_seconds(context_, s, sums).forward;
+}
+
+const std::vector<StageOverlap>& StageOverlaps::of(const Strategy& s, const ShapePrices& prices,
+                                                   const StrategySums& sums) {
+  if (sums.number != sums_number_) known_.clear();
+  sums_number_ = sums.number;
+  const Key key{s.mesh.dp, s.num_micro_batches, s.zero, s.placement, s.schedule};
+  for (const auto& [known, found] : known_)
+    if (known == key) return found;
+  const std::vector<StageSums>& of = sums.stages;
+  std::vector<StageOverlap> stages;
+  for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
+    const auto i = static_cast<size_t>(stage);
+    const bool repeats = stage > 1 && of[i].same_as(of[i - 1]) &&
+                         s.layers_per_stage[i] == s.layers_per_stage[i - 1] &&
+                         s.recompute_of(stage) == s.recompute_of(stage - 1) &&
+                         !awaits_weights(s, of[i], stage, stages.back());
+    stages.push_back(repeats ? stages.back() : of_stage(s, prices, of[i], stage));
+  }
+  return known_.emplace_back(key, std::move(stages)).second;
 }
 
 // Under 1F1B, GPipe and interleaved chunks the last backward of every stage follows that of the
 // stage behind it, and what slows one slows the end; the stages behind have been done before. Split
 // backwards end together.
-double TrainerEstimator::shown_states(const Strategy& s, const std::vector<StageOverlap>& stages,
-                                      const std::vector<double>& earlier) {
+double shown_states(const Strategy& s, const std::vector<StageOverlap>& stages,
+                    const std::vector<double>& earlier) {
   double tail = 0, slowed = 0, gathered = 0, first = 0;
   const bool split = strategy::splits_backward(s.schedule);
   for (size_t i = stages.size(); i-- > 0;) {

@@ -1,32 +1,19 @@
 // What a step of a strategy is made of under a trainer, before anything waits for anything: the
-// prices that the closed form adds up (estimator.h) and that priced_step.h lays out as tasks.
+// prices that the closed form adds up (trainer_estimator.h), and that priced_step.h lays out as
+// tasks.
 #pragma once
 
 #include <piper/cost/estimator.h>
-#include <piper/cost/gradient_reduction_overlap.h>
-#include <piper/cost/trainer/end_price.h>
-#include <piper/cost/trainer/layer_price.h>
+#include <piper/cost/trainer/schedule_facts.h>
+#include <piper/cost/trainer/shape_prices.h>
+#include <piper/cost/trainer/stage_sums.h>
+#include <piper/cost/trainer/state_traffic.h>
+#include <piper/cost/trainer/trainer_context.h>
 
 #include <cstdint>
 #include <vector>
 
 namespace piper::cost {
-
-// Gradients and weights of one kind of parameters of a stage, all of them once.
-struct Reduction {
-  CommTime reduce;  // all-reduce, with ZeRO the scatter alone
-  CommTime gather;  // of weights; none without ZeRO
-};
-
-// What moves because parameters are replicated or divided.
-struct StateTraffic {
-  Reduction dense, experts;
-  double reduces = 1, gathers = 1;  // times a step
-  double total() const {
-    return reduces * (dense.reduce.total() + experts.reduce.total()) +
-           gathers * (dense.gather.total() + experts.gather.total());
-  }
-};
 
 // A virtual stage and one micro-batch.
 struct ChunkPart {
@@ -48,7 +35,6 @@ struct StagePart {
   double update_seconds = 0, optimizer_copy_seconds = 0;
 };
 
-// The prices live as long as the estimator that made this.
 struct StepParts {
   std::vector<ChunkPart> chunks;  // in the order of the model
   std::vector<StagePart> stages;
@@ -58,5 +44,9 @@ struct StepParts {
   double message_wait = 0;      // of it, what computing waits for
   double hidden_gradients = 0;  // part of the traffic of states that may hide
 };
+
+// `prices` outlive the result.
+StepParts step_parts(const TrainerContext& context, const strategy::Strategy& strategy,
+                     const ShapePrices& prices, const StrategySums& sums, ScheduleFacts& schedules);
 
 }  // namespace piper::cost

@@ -1,4 +1,4 @@
-// How weights and gradients that travel beside everything else (step_parts.h: StateTraffic) slow a
+// How weights and gradients that travel beside everything else (state_traffic.h) slow a
 // rank, in closed form: one rank's pieces in order, the traffic of states as one queue beside them.
 // The same fluid as the simulation's (sim/network.h): a collective and the queue that together need
 // more of a level than there is get the same part of what each needs.
@@ -6,10 +6,6 @@
 
 #include <piper/cost/gradient_reduction_overlap.h>
 #include <piper/cost/trainer/layer_price.h>
-#include <piper/cost/trainer/step_parts.h>
-
-#include <array>
-#include <vector>
 
 namespace piper::cost {
 
@@ -22,30 +18,6 @@ SharedRates shared_rates(const LevelUtilization& collective, const LevelUtilizat
 // Of the collectives of a shape but its exchanges (CollectiveCost::needs).
 struct ShapeNeeds {
   LevelUtilization tensor, context, expert_tensor;
-};
-
-// What that adds to a pass of a virtual stage, in seconds, where it goes with every micro-batch.
-struct ChunkOverlap {
-  double forward = 0;
-  double backward = 0;                     // whole
-  double backward_input = 0, weights = 0;  // the two parts of a split one
-  double reduces = 0;                      // of `backward`: what gradients of weights add
-  // What of a forward's and a backward's hides when they are a pair (less than none where links are
-  // full, whatever hides).
-  double pair_saves = 0;
-};
-
-// What it comes to for a stage, in seconds.
-struct StageOverlap {
-  double forward = 0, backward = 0;  // every micro-batch takes longer
-  double weights = 0;                // likewise, where gradients of weights are made apart
-  double reduces = 0;                // of `backward`: what gradients of weights add
-  double slowed = 0;                 // the last backward does
-  double rest = 0;                   // left to reduce behind it
-  double gathered = 0;               // before the first forwards, alone
-  double first = 0;                  // first forwards start late, or wait, for weights
-  double gathered_last = 0;          // behind the update
-  std::vector<ChunkOverlap> chunks;  // of the first four, where there are several and these not 0
 };
 
 // A rank's time while its queue is worked off.

@@ -1,4 +1,4 @@
-#include <piper/cost/trainer/state_overlap.h>
+#include <piper/cost/trainer/overlap_timeline.h>
 
 #include <algorithm>
 

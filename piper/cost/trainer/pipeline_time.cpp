@@ -1,31 +1,56 @@
-// The estimator's use of cost/pipeline_simulator.h: schedules whose bubbles no formula has for
-// stages that differ.
-#include <piper/cost/trainer/sums.h>
+#include <piper/cost/bubble.h>
+#include <piper/cost/trainer/pipeline_time.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace piper::cost {
 
 using strategy::PipelineSchedule;
 using strategy::Strategy;
 
-// By virtual stage; kept until other stages are summed.
-const std::vector<TrainerEstimator::StageSums>& TrainerEstimator::chunk_sums(const Strategy& s,
-                                                                             const Prices& prices) {
-  std::vector<StageSums>& chunks = sums_->chunks;
-  if (!chunks.empty()) return chunks;
-  chunks.resize(s.layers_per_stage.size());
-  for (int64_t stage = 0; stage < s.mesh.pp; ++stage)
-    for_each_chunk(s, stage, [&](int64_t chunk) {
-      sum_chunk(s, prices, s.recompute_of(stage), chunk, chunks[static_cast<size_t>(chunk)]);
-    });
-  return chunks;
+namespace {
+
+// A layer more or less, the ends left out: no formula has what ranks then wait in every round.
+bool chunks_differ(const Strategy& s) {
+  if (s.mesh.vpp == 1) return false;
+  const auto [least, most] = std::ranges::minmax(s.layers_per_stage);
+  return least != most;
 }
 
-void TrainerEstimator::fill_chunks(const Strategy& s, const Prices& prices,
-                                   const std::vector<StageOverlap>& states) {
-  const CommTime message = this->message(s, prices);
-  const std::vector<StageSums>& of_chunks = chunk_sums(s, prices);
+// Interleaved in pairs the last chunk's gradient goes from the first rank to the last, where the
+// next pair needs it: a round of as many pairs as there are ranks has as many messages that none
+// hides.
+bool awaits_messages(const Strategy& s) {
+  return strategy::interleaves(s.schedule) && strategy::pairs_take_turns(s);
+}
+
+}  // namespace
+
+double pipeline_bubble(const Strategy& s, const std::vector<BusySeconds>& stages, size_t busiest,
+                       double message) {
+  if (s.mesh.pp == 1) return 0;
+  BusySeconds mean;
+  double others = 0;
+  const auto p = static_cast<double>(stages.size());
+  for (size_t i = 0; i < stages.size(); ++i) {
+    mean.forward += stages[i].forward / p;
+    mean.backward += stages[i].backward / p;
+    mean.weights += stages[i].weights / p;
+    if (i != busiest) others += stages[i].total();
+  }
+  const RankPassSeconds pass{.forward = mean.forward,
+                             .backward_input = mean.backward - mean.weights,
+                             .backward_weights = mean.weights};
+  const double equal =
+      bubble_seconds(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches, pass, message);
+  return mean.total() > 0 ? equal * others / ((p - 1) * mean.total()) : equal;
+}
+
+void PipelineTime::fill_chunks(const Strategy& s, const ShapePrices& prices,
+                               const std::vector<StageOverlap>& states) {
+  const CommTime message = stage_message(context_, s, prices);
+  const std::vector<StageSums>& of_chunks = sums_.of_chunks(s, prices);
   const bool pairs = strategy::pairs(s.schedule);
   const bool splits = strategy::splits_backward(s.schedule) && !pairs;
   chunks_.resize(of_chunks.size());
@@ -38,7 +63,7 @@ void TrainerEstimator::fill_chunks(const Strategy& s, const Prices& prices,
     size_t number = 0;
     for_each_chunk(s, stage, [&](int64_t chunk) {
       const StageSums& u = of_chunks[static_cast<size_t>(chunk)];
-      const Busy b = busy_of(s, u);
+      const BusySeconds b = busy_seconds(context_, s, u);
       const ChunkOverlap& more = of_stage.chunks.empty() ? only : of_stage.chunks[number++];
       chunks_[static_cast<size_t>(chunk)] = {
           .forward = b.forward + more.forward,
@@ -49,21 +74,21 @@ void TrainerEstimator::fill_chunks(const Strategy& s, const Prices& prices,
           .send_backward = message.total(),
           .meets_other = message.transfer,
           .pair_saves = b.hideable + more.pair_saves,
-          .copy = rates_.host_copy_seconds(u.kept_bytes)};
+          .copy = context_.rates.host_copy_seconds(u.kept_bytes)};
     });
   }
 }
 
-bool TrainerEstimator::copies_activations(const Strategy& s) {
+bool PipelineTime::copies_activations(const Strategy& s) {
   if (!strategy::offloads_activations(s.offload)) return false;
-  return std::ranges::any_of(facts(s), [](const ListFacts& stage) {
+  return std::ranges::any_of(schedules_.lists(s), [](const ListFacts& stage) {
     return std::ranges::any_of(stage.copied, [](int64_t count) { return count > 0; });
   });
 }
 
 // Through the stages before, forward and back, and between them either its work or its copies.
 // GPipe has all forwards first: what its copies out and back hide behind, each hides behind alone.
-double TrainerEstimator::least_finish(const Strategy& s, bool copies) {
+double PipelineTime::least_finish(const Strategy& s, bool copies) {
   const auto m = static_cast<double>(s.num_micro_batches);
   const bool split = strategy::splits_backward(s.schedule);
   const bool pairs = strategy::pairs(s.schedule);
@@ -78,7 +103,8 @@ double TrainerEstimator::least_finish(const Strategy& s, bool copies) {
       backward = number == 0 ? input : std::min(backward, input);
       if (copies)
         copied +=
-            2 * c.copy * static_cast<double>(facts(s)[static_cast<size_t>(stage)].copied[number]);
+            2 * c.copy *
+            static_cast<double>(schedules_.lists(s)[static_cast<size_t>(stage)].copied[number]);
       work += m * (c.forward + c.backward);
       ++number;
     });
@@ -96,7 +122,7 @@ double TrainerEstimator::least_finish(const Strategy& s, bool copies) {
 }
 
 // Of a further micro-batch: what the slowest rank takes, computing or copying.
-double TrainerEstimator::pace(const Strategy& s, int64_t simulated, bool copies) {
+double PipelineTime::pace(const Strategy& s, int64_t simulated, bool copies) {
   const int64_t m = s.num_micro_batches;
   double slowest = 0, forward = 0, backward = 0;
   for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
@@ -108,8 +134,8 @@ double TrainerEstimator::pace(const Strategy& s, int64_t simulated, bool copies)
       saves = std::min(saves, c.pair_saves);
       if (copies) {
         const auto i = static_cast<size_t>(stage);
-        const auto more =
-            static_cast<double>(facts(s)[i].copied[number] - facts(s, simulated)[i].copied[number]);
+        const auto more = static_cast<double>(schedules_.lists(s)[i].copied[number] -
+                                              schedules_.lists(s, simulated)[i].copied[number]);
         copy += 2 * more / static_cast<double>(m - simulated) * c.copy;
       }
       forward = std::max(forward, std::max(c.forward, copy / 2));
@@ -122,15 +148,15 @@ double TrainerEstimator::pace(const Strategy& s, int64_t simulated, bool copies)
   return copies && s.schedule == PipelineSchedule::kGPipe ? forward + backward : slowest;
 }
 
-std::span<const RankSeconds> TrainerEstimator::simulate_pipeline(const Strategy& s,
-                                                                 int64_t simulated, bool copies) {
+std::span<const RankSeconds> PipelineTime::simulate(const Strategy& s, int64_t simulated,
+                                                    bool copies) {
   return simulators_.of(s.schedule, s.mesh.pp, s.mesh.vpp, simulated, copies)
       .simulate(chunks_, strategy::pairs_take_turns(s));
 }
 
 // Of more micro-batches than fill the pipeline four times, the others follow at the pace of the
 // slowest rank; where ranks wait in every round, at the pace of two more rounds.
-double TrainerEstimator::pipeline_finish(const Strategy& s, bool copies) {
+double PipelineTime::finish(const Strategy& s, bool copies) {
   const auto latest = [](std::span<const RankSeconds> ranks) {
     return std::ranges::max_element(ranks, {}, &RankSeconds::finish)->finish;
   };
@@ -139,34 +165,19 @@ double TrainerEstimator::pipeline_finish(const Strategy& s, bool copies) {
   const int64_t more = std::min(m - simulated, 2 * p);
   double further = 0;
   if (more > 0 && !copies && (chunks_differ(s) || awaits_messages(s)))
-    further = (latest(simulate_pipeline(s, simulated + more, copies)) -
-               latest(simulate_pipeline(s, simulated, copies))) /
-              static_cast<double>(more) * static_cast<double>(m - simulated);
+    further =
+        (latest(simulate(s, simulated + more, copies)) - latest(simulate(s, simulated, copies))) /
+        static_cast<double>(more) * static_cast<double>(m - simulated);
   else if (more > 0)
     further = static_cast<double>(m - simulated) * pace(s, simulated, copies);
   finishes_.clear();
-  for (const RankSeconds& rank : simulate_pipeline(s, simulated, copies))
+  for (const RankSeconds& rank : simulate(s, simulated, copies))
     finishes_.push_back(rank.finish + further);
   return std::ranges::max(finishes_);
 }
 
-// A layer more or less, the ends left out: no formula has what ranks then wait in every round.
-bool TrainerEstimator::chunks_differ(const Strategy& s) {
-  if (s.mesh.vpp == 1) return false;
-  const auto [least, most] = std::ranges::minmax(s.layers_per_stage);
-  return least != most;
-}
-
-// Interleaved in pairs the last chunk's gradient goes from the first rank to the last, where the
-// next pair needs it: a round of as many pairs as there are ranks has as many messages that none
-// hides.
-bool TrainerEstimator::awaits_messages(const Strategy& s) {
-  return strategy::interleaves(s.schedule) && strategy::pairs_take_turns(s);
-}
-
-void TrainerEstimator::add_pipeline(const Strategy& s, const Prices& prices,
-                                    const Pipeline& pipeline, double give_up_above_seconds,
-                                    double most_bytes, Estimate& e) {
+void PipelineTime::add(const Strategy& s, const ShapePrices& prices, const PipelineParts& pipeline,
+                       const EstimateLimits& limits, Estimate& e) {
   const std::vector<StageOverlap>& states = pipeline.states;
   const bool copies = copies_activations(s), is_v = strategy::is_v(s.schedule);
   const bool is_simulated =
@@ -181,17 +192,17 @@ void TrainerEstimator::add_pipeline(const Strategy& s, const Prices& prices,
       earlier_[i] = static_cast<double>(i) * pipeline.last_backward;
   e.time.reductions = pipeline.with_states + shown_states(s, states, earlier_);
   e.at_least = e.time.total();
-  e.is_coarse = is_simulated && (e.at_least > give_up_above_seconds || e.peak_bytes > most_bytes);
+  e.is_coarse = is_simulated && (e.at_least > limits.seconds || e.peak_bytes > limits.bytes);
   if (is_simulated && !e.is_coarse) {
     fill_chunks(s, prices, states);
     if (copies || !is_v) e.at_least += std::max(0.0, least_finish(s, copies) - pipeline.in_turn);
-    e.is_coarse = e.at_least > give_up_above_seconds;
+    e.is_coarse = e.at_least > limits.seconds;
   }
   e.time.bubble = pipeline.bubble;
   e.pipeline_seconds = pipeline.in_turn + pipeline.bubble;
   if (e.is_coarse) e.time.bubble += std::max(0.0, e.at_least - e.time.total());
   if (is_simulated && !e.is_coarse) {
-    e.pipeline_seconds = pipeline_finish(s, copies);
+    e.pipeline_seconds = finish(s, copies);
     const double idle = e.pipeline_seconds - pipeline.in_turn;
     e.time.bubble = idle;
     if (copies) {
@@ -204,13 +215,10 @@ void TrainerEstimator::add_pipeline(const Strategy& s, const Prices& prices,
   if (!e.is_coarse) e.at_least = e.time.total();
 }
 
-double TrainerEstimator::simulated_seconds(const Strategy& s, double imbalance) {
-  const Estimate e = estimate(s, imbalance);
-  if (s.mesh.pp == 1) return e.seconds;
-  const Prices& prices = this->prices(s, imbalance);
-  fill_chunks(s, prices, overlaps(s, prices, stage_sums(s, prices)));
-  const double finish = pipeline_finish(s, copies_activations(s));
-  return e.seconds - e.pipeline_seconds + finish;
+double PipelineTime::simulated(const Strategy& s, const ShapePrices& prices,
+                               const std::vector<StageOverlap>& states) {
+  fill_chunks(s, prices, states);
+  return finish(s, copies_activations(s));
 }
 
 }  // namespace piper::cost

@@ -1,0 +1,71 @@
+// Prices of a micro-batch's shape: each kind of layer and the two ends of the model, once for all
+// strategies that cut a micro-batch alike.
+#pragma once
+
+#include <piper/cost/trainer/end_price.h>
+#include <piper/cost/trainer/layer_price.h>
+#include <piper/cost/trainer/overlap_timeline.h>
+#include <piper/cost/trainer/pair_overlap.h>
+#include <piper/cost/trainer/trainer_context.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+namespace piper::cost {
+
+// The layers of a model by what they are made of: equal ones have one price.
+struct LayerTypes {
+  std::vector<size_t> of_layer;
+  std::vector<int64_t> representative, num_layers;  // of each type
+  bool has_shared = false;                          // experts, in some layer
+};
+
+struct ShapePrices {
+  const LayerTypes* layer_types = nullptr;
+  std::vector<LayerPrice> types;
+  std::vector<PairSaving> pairs_save;  // by type
+  EndPrice ends;
+  ShapeNeeds needs;
+
+  const LayerPrice& of_layer(int64_t layer) const {
+    return types[layer_types->of_layer[static_cast<size_t>(layer)]];
+  }
+};
+
+// Throws InvalidInput where a trainer's profile has no price of what the strategy does.
+void require_priced(const strategy::Strategy& strategy, const TrainerProfile& trainer,
+                    const cluster::Cluster& cluster);
+
+// Keeps all that it was asked for. Not thread-safe; `context` outlives it.
+class ShapePricer {
+ public:
+  explicit ShapePricer(const TrainerContext& context);
+
+  // Valid until clear(). Throws as require_priced(). `imbalance`: rows of the busiest expert rank
+  // over the mean.
+  const ShapePrices& of(const strategy::Strategy& strategy, double imbalance);
+  // When the context's efficiency has changed.
+  void clear();
+  const LayerTypes& layer_types() const { return layer_types_; }
+
+ private:
+  ShapePrices price(const LayerShape& shape) const;
+
+  const TrainerContext& context_;
+  LayerTypes layer_types_;
+  using Key =
+      std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool, strategy::MoeSchedule,
+                 int64_t, double, double, strategy::AllToAll, int64_t>;
+  std::map<Key, std::unique_ptr<ShapePrices>> known_;
+  const ShapePrices* last_ = nullptr;
+  Key last_key_{};
+};
+
+// What goes from stage to stage for one micro-batch; none without a pipeline.
+CommTime stage_message(const TrainerContext& context, const strategy::Strategy& strategy,
+                       const ShapePrices& prices);
+
+}  // namespace piper::cost
