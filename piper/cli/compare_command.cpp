@@ -110,7 +110,7 @@ std::vector<std::pair<std::string, std::pair<std::string, std::string>>> axes(co
       {"etp", number(x.mesh.etp, y.mesh.etp)},
       {"ep", number(x.mesh.ep, y.mesh.ep)},
       {"dp", number(x.mesh.dp, y.mesh.dp)},
-      {"exchange", {to_text(cost::form_of(x)), to_text(cost::form_of(y))}},
+      {"exchange", {to_text(cost::all_to_all_of(x)), to_text(cost::all_to_all_of(y))}},
       {"micro-batch", number(x.micro_batch_sequences, y.micro_batch_sequences)},
       {"micro-batches", number(x.num_micro_batches, y.num_micro_batches)},
       {"global batch", number(x.global_batch_sequences, y.global_batch_sequences)},

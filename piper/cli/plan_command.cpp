@@ -44,8 +44,8 @@ cost::Statistic parse_statistic(const std::string& text) {
   throw InvalidInput(fmt::format("--for is '{}'; allowed: mean, p95, worst", text));
 }
 
-cost::FixedForm fixed_exchange(const Flags& flags) {
-  cost::FixedForm fixed{
+cost::FixedAllToAll fixed_exchange(const Flags& flags) {
+  cost::FixedAllToAll fixed{
       .algorithm = parse_word_if_given<strategy::AllToAll>("--all-to-all", flags.all_to_all),
       .chunk_bytes = flags.all_to_all_chunk_bytes};
   if (fixed.chunk_bytes && fixed.algorithm != strategy::AllToAll::kHalo &&

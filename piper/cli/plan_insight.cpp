@@ -62,7 +62,7 @@ void print_exchange(const plan::ExchangeVerdict& verdict) {
                    {"scratch", report::Align::kRight},
                    {"priced by"}};
   for (const plan::ExchangeOption& o : verdict.options)
-    table.rows.push_back({to_text(o.form) + (o.chosen ? " (chosen)" : ""),
+    table.rows.push_back({to_text(o.config) + (o.chosen ? " (chosen)" : ""),
                           format_seconds(o.seconds), fmt::format("{:.2f}", o.over_flat),
                           format_bytes(o.scratch_bytes), plan::source_of(o)});
   fmt::print("\n{}\n{}", verdict.why, report::to_text(table));

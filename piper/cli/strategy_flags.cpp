@@ -7,7 +7,7 @@
 #include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
-#include <piper/cost/exchange_form.h>
+#include <piper/cost/all_to_all_config.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
 #include <piper/plan/search.h>

@@ -94,14 +94,14 @@ TEST_CASE("any exchange and any reduction executes on streams, on any topology")
                       return all_to_all(algorithm, m, t, c, options);
                     })) == "");
     }));
-  for (const ReductionForm form : kReductionForms)
-    CHECK(holds(std::string(name(form)) + " on streams", [=] {
+  for (const ReductionAlgorithm algorithm : kReductionAlgorithms)
+    CHECK(holds(std::string(name(algorithm)) + " on streams", [=] {
       const Topology topology = any_topology();
       const auto count = drawn<int64_t>(0, 50);
       for (const auto& reduction : {reduce_scatter, all_gather, all_reduce})
         RC_ASSERT(first_problem_on_streams(
                       write_all(topology, {}, [&](int64_t m, const Topology& t, const CountOf&) {
-                        return reduction(form, m, t, count);
+                        return reduction(algorithm, m, t, count);
                       })) == "");
     }));
 }
@@ -163,9 +163,9 @@ TEST_CASE("both verifiers agree on lists with one step changed at random") {
   }));
 }
 
-TEST_CASE("reductions in any form gather and scatter without a race on any topology") {
-  for (const ReductionForm form : kReductionForms)
-    CHECK(holds(name(form), [=] {
+TEST_CASE("reductions by any algorithm gather and scatter without a race on any topology") {
+  for (const ReductionAlgorithm algorithm : kReductionAlgorithms)
+    CHECK(holds(name(algorithm), [=] {
       const Topology topology = any_topology();
       const auto count = drawn<int64_t>(0, 50);
       const int64_t n = num_members(topology);
@@ -180,7 +180,7 @@ TEST_CASE("reductions in any form gather and scatter without a race on any topol
       };
       const auto nothing = [](int64_t, Sums&) { return std::vector<Expected>{}; };
       const auto steps = [&](auto reduction) {
-        return [&, reduction](int64_t m) { return reduction(form, m, topology, count); };
+        return [&, reduction](int64_t m) { return reduction(algorithm, m, topology, count); };
       };
       RC_ASSERT(first_of(prove(topology, steps(all_gather), true, whole).problems) == "");
       RC_ASSERT(first_of(prove(topology, steps(reduce_scatter), true, nothing).problems) == "");

@@ -12,57 +12,57 @@
 
 namespace piper::collective {
 
-const char* name(ReductionForm form) {
-  switch (form) {
-    case ReductionForm::kDirect:
+const char* name(ReductionAlgorithm algorithm) {
+  switch (algorithm) {
+    case ReductionAlgorithm::kDirect:
       return "direct";
-    case ReductionForm::kRing:
+    case ReductionAlgorithm::kRing:
       return "ring";
-    case ReductionForm::kHierarchical:
+    case ReductionAlgorithm::kHierarchical:
       return "hierarchical";
   }
   return "?";
 }
 
-MemberSteps reduce_scatter(ReductionForm form, int64_t member, const Topology& topology,
+MemberSteps reduce_scatter(ReductionAlgorithm algorithm, int64_t member, const Topology& topology,
                            int64_t count) {
-  switch (form) {
-    case ReductionForm::kDirect:
+  switch (algorithm) {
+    case ReductionAlgorithm::kDirect:
       return reduce_scatter_direct(member, num_members(topology), count);
-    case ReductionForm::kRing:
+    case ReductionAlgorithm::kRing:
       return reduce_scatter_ring(member, num_members(topology), count);
-    case ReductionForm::kHierarchical:
+    case ReductionAlgorithm::kHierarchical:
       return reduce_scatter_hierarchical(member, topology, count);
   }
-  PIPER_CHECK(false, "a form that is not in the list");
+  PIPER_CHECK(false, "an algorithm that is not in the list");
   return {};
 }
 
-MemberSteps all_gather(ReductionForm form, int64_t member, const Topology& topology,
+MemberSteps all_gather(ReductionAlgorithm algorithm, int64_t member, const Topology& topology,
                        int64_t count) {
-  switch (form) {
-    case ReductionForm::kDirect:
+  switch (algorithm) {
+    case ReductionAlgorithm::kDirect:
       return all_gather_direct(member, num_members(topology), count);
-    case ReductionForm::kRing:
+    case ReductionAlgorithm::kRing:
       return all_gather_ring(member, num_members(topology), count);
-    case ReductionForm::kHierarchical:
+    case ReductionAlgorithm::kHierarchical:
       return all_gather_hierarchical(member, topology, count);
   }
-  PIPER_CHECK(false, "a form that is not in the list");
+  PIPER_CHECK(false, "an algorithm that is not in the list");
   return {};
 }
 
-MemberSteps all_reduce(ReductionForm form, int64_t member, const Topology& topology,
+MemberSteps all_reduce(ReductionAlgorithm algorithm, int64_t member, const Topology& topology,
                        int64_t count) {
-  switch (form) {
-    case ReductionForm::kDirect:
+  switch (algorithm) {
+    case ReductionAlgorithm::kDirect:
       return all_reduce_direct(member, num_members(topology), count);
-    case ReductionForm::kRing:
+    case ReductionAlgorithm::kRing:
       return all_reduce_ring(member, num_members(topology), count);
-    case ReductionForm::kHierarchical:
+    case ReductionAlgorithm::kHierarchical:
       return all_reduce_hierarchical(member, topology, count);
   }
-  PIPER_CHECK(false, "a form that is not in the list");
+  PIPER_CHECK(false, "an algorithm that is not in the list");
   return {};
 }
 

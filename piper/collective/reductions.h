@@ -1,5 +1,5 @@
-// The closed list of forms in which a reduction is executed, and one function for each reduction
-// that writes any of them. Gradients cross the same network as tokens.
+// The closed list of algorithms by which a reduction is executed, and one function for each
+// reduction that writes any of them. Gradients cross the same network as tokens.
 #pragma once
 
 #include <piper/collective/steps.h>
@@ -10,20 +10,22 @@
 
 namespace piper::collective {
 
-enum class ReductionForm : uint8_t {
+enum class ReductionAlgorithm : uint8_t {
   kDirect,       // everyone to every owner, added by ascending member
   kRing,         // from neighbour to neighbour
   kHierarchical  // inside the nodes first
 };
-inline constexpr std::array kReductionForms{ReductionForm::kDirect, ReductionForm::kRing,
-                                            ReductionForm::kHierarchical};
-const char* name(ReductionForm form);  // "direct", "ring", "hierarchical"
+inline constexpr std::array kReductionAlgorithms{
+    ReductionAlgorithm::kDirect, ReductionAlgorithm::kRing, ReductionAlgorithm::kHierarchical};
+const char* name(ReductionAlgorithm algorithm);  // "direct", "ring", "hierarchical"
 
 // In place in the output, in units of elements: reduction.h says what is where. Only kHierarchical
 // reads more of the topology than the number of members.
-MemberSteps reduce_scatter(ReductionForm form, int64_t member, const Topology& topology,
+MemberSteps reduce_scatter(ReductionAlgorithm algorithm, int64_t member, const Topology& topology,
                            int64_t count);
-MemberSteps all_gather(ReductionForm form, int64_t member, const Topology& topology, int64_t count);
-MemberSteps all_reduce(ReductionForm form, int64_t member, const Topology& topology, int64_t count);
+MemberSteps all_gather(ReductionAlgorithm algorithm, int64_t member, const Topology& topology,
+                       int64_t count);
+MemberSteps all_reduce(ReductionAlgorithm algorithm, int64_t member, const Topology& topology,
+                       int64_t count);
 
 }  // namespace piper::collective

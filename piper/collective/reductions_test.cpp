@@ -8,23 +8,23 @@
 namespace piper::collective {
 namespace {
 
-// The sum of element `first` on of all members as a form adds it up for the share of `owner`.
-Piece sum_of(ReductionForm form, const Topology& topology, int64_t owner, const Block& share,
-             Sums& sums) {
+// The sum of element `first` on of all members as an algorithm adds it up for the share of `owner`.
+Piece sum_of(ReductionAlgorithm algorithm, const Topology& topology, int64_t owner,
+             const Block& share, Sums& sums) {
   const int64_t n = num_members(topology);
   const auto value = [&](int64_t m) {
     return Piece{share.count, static_cast<int32_t>(m), share.offset};
   };
   const auto plus = [&](Piece a, const Piece& b) { return a.label < 0 ? b : sums.add(a, b); };
   Piece total;
-  switch (form) {
-    case ReductionForm::kDirect:
+  switch (algorithm) {
+    case ReductionAlgorithm::kDirect:
       for (int64_t m = 0; m < n; ++m) total = plus(total, value(m));
       break;
-    case ReductionForm::kRing:
+    case ReductionAlgorithm::kRing:
       for (int64_t i = 1; i <= n; ++i) total = plus(total, value((owner + i) % n));
       break;
-    case ReductionForm::kHierarchical: {
+    case ReductionAlgorithm::kHierarchical: {
       const Units nodes(topology, 0);
       for (int64_t node = 0; node < nodes.num_units(); ++node) {
         Piece inside;
@@ -37,20 +37,21 @@ Piece sum_of(ReductionForm form, const Topology& topology, int64_t owner, const 
   return total;
 }
 
-using ReductionOf = MemberSteps (*)(ReductionForm, int64_t, const Topology&, int64_t);
+using ReductionOf = MemberSteps (*)(ReductionAlgorithm, int64_t, const Topology&, int64_t);
 
-Proof proof_of(ReductionOf reduction, ReductionForm form, const Topology& topology, int64_t count,
-               const ExpectedOf& expected) {
+Proof proof_of(ReductionOf reduction, ReductionAlgorithm algorithm, const Topology& topology,
+               int64_t count, const ExpectedOf& expected) {
   return prove(
-      topology, [&](int64_t m) { return reduction(form, m, topology, count); }, true, expected);
+      topology, [&](int64_t m) { return reduction(algorithm, m, topology, count); }, true,
+      expected);
 }
 
 // The own share is the sum.
-ExpectedOf scattered(ReductionForm form, const Topology& topology, int64_t count) {
+ExpectedOf scattered(ReductionAlgorithm algorithm, const Topology& topology, int64_t count) {
   return [=](int64_t m, Sums& sums) -> std::vector<Expected> {
     const Block share = reduce_share(m, num_members(topology), count);
     if (share.count == 0) return {};
-    return {{share.offset, sum_of(form, topology, m, share, sums)}};
+    return {{share.offset, sum_of(algorithm, topology, m, share, sums)}};
   };
 }
 
@@ -67,32 +68,33 @@ ExpectedOf gathered(const Topology& topology, int64_t count) {
   };
 }
 
-// Every share is the sum; element by element, because forms differ in who owns what.
-ExpectedOf reduced(ReductionForm form, const Topology& topology, int64_t count) {
+// Every share is the sum; element by element, because algorithms differ in who owns what.
+ExpectedOf reduced(ReductionAlgorithm algorithm, const Topology& topology, int64_t count) {
   return [=](int64_t, Sums& sums) {
     std::vector<Expected> expected;
     for (int64_t owner = 0; owner < num_members(topology); ++owner) {
       const Block share = reduce_share(owner, num_members(topology), count);
       if (share.count > 0)
-        expected.push_back({share.offset, sum_of(form, topology, owner, share, sums)});
+        expected.push_back({share.offset, sum_of(algorithm, topology, owner, share, sums)});
     }
     return expected;
   };
 }
 
-TEST_CASE("reductions in every form are the stated sums, in the stated order") {
+TEST_CASE("reductions by every algorithm are the stated sums, in the stated order") {
   for (const Topology& topology : small_topologies())
-    for (const ReductionForm form : kReductionForms)
+    for (const ReductionAlgorithm algorithm : kReductionAlgorithms)
       for (const int64_t count : {0, 1, 5, 29}) {
         CAPTURE(to_text(topology));
-        CAPTURE(std::string(name(form)));
+        CAPTURE(std::string(name(algorithm)));
         CAPTURE(count);
-        CHECK(first_of(
-                  proof_of(reduce_scatter, form, topology, count, scattered(form, topology, count))
-                      .problems) == "");
-        CHECK(first_of(proof_of(all_gather, form, topology, count, gathered(topology, count))
+        CHECK(first_of(proof_of(reduce_scatter, algorithm, topology, count,
+                                scattered(algorithm, topology, count))
                            .problems) == "");
-        CHECK(first_of(proof_of(all_reduce, form, topology, count, reduced(form, topology, count))
+        CHECK(first_of(proof_of(all_gather, algorithm, topology, count, gathered(topology, count))
+                           .problems) == "");
+        CHECK(first_of(proof_of(all_reduce, algorithm, topology, count,
+                                reduced(algorithm, topology, count))
                            .problems) == "");
       }
 }
@@ -106,9 +108,9 @@ TEST_CASE("a direct reduce-scatter in pieces is the same sum, with two slots of 
         CAPTURE(piece);
         const Topology topology = apart(n);
         const StepsOf steps = [&](int64_t m) { return reduce_scatter_direct(m, n, count, piece); };
-        CHECK(first_of(
-                  prove(topology, steps, true, scattered(ReductionForm::kDirect, topology, count))
-                      .problems) == "");
+        CHECK(first_of(prove(topology, steps, true,
+                             scattered(ReductionAlgorithm::kDirect, topology, count))
+                           .problems) == "");
         for (int64_t m = 0; m < n; ++m) CHECK(steps(m).scratch_count <= 2 * (n - 1) * piece);
       }
 }
@@ -127,7 +129,8 @@ TEST_CASE("shares of any sizes are summed and gathered as equal ones are") {
       const StepsOf sums = [&](int64_t m) { return reduce_scatter_direct(m, counts, piece); };
       const ExpectedOf sum = [&](int64_t m, Sums& of) -> std::vector<Expected> {
         if (shares[m].count == 0) return {};
-        return {{shares[m].offset, sum_of(ReductionForm::kDirect, topology, m, shares[m], of)}};
+        return {
+            {shares[m].offset, sum_of(ReductionAlgorithm::kDirect, topology, m, shares[m], of)}};
       };
       CHECK(first_of(prove(topology, sums, true, sum).problems) == "");
       for (int64_t m = 0; m < std::ssize(counts); ++m) CHECK(sums(m).output_count == all);
@@ -145,67 +148,70 @@ TEST_CASE("shares of any sizes are summed and gathered as equal ones are") {
   }
 }
 
-TEST_CASE("what crosses: hierarchical forms send a node's sum, flat ones every member's values") {
+TEST_CASE(
+    "what crosses: hierarchical algorithms send a node's sum, flat ones every member's values") {
   const int64_t nodes = 3, r = 4, n = nodes * r, count = 10 * n;
   const Topology topology = even_nodes(nodes, r);
-  const auto traffic = [&](ReductionOf reduction, ReductionForm form) {
-    return proof_of(reduction, form, topology, count,
+  const auto traffic = [&](ReductionOf reduction, ReductionAlgorithm algorithm) {
+    return proof_of(reduction, algorithm, topology, count,
                     [](int64_t, Sums&) { return std::vector<Expected>{}; })
         .by_level;
   };
   const int64_t m = nodes - 1;
   for (const ReductionOf half : {ReductionOf{reduce_scatter}, ReductionOf{all_gather}}) {
-    CHECK(traffic(half, ReductionForm::kDirect)[1] == Traffic{n * m * r, n * m * r * 10});
-    CHECK(traffic(half, ReductionForm::kRing)[1] == Traffic{nodes * (n - 1), nodes * (n - 1) * 10});
-    CHECK(traffic(half, ReductionForm::kHierarchical)[1] == Traffic{n * m, n * m * 10});
+    CHECK(traffic(half, ReductionAlgorithm::kDirect)[1] == Traffic{n * m * r, n * m * r * 10});
+    CHECK(traffic(half, ReductionAlgorithm::kRing)[1] ==
+          Traffic{nodes * (n - 1), nodes * (n - 1) * 10});
+    CHECK(traffic(half, ReductionAlgorithm::kHierarchical)[1] == Traffic{n * m, n * m * 10});
   }
-  CHECK(traffic(all_gather, ReductionForm::kHierarchical)[0] ==
+  CHECK(traffic(all_gather, ReductionAlgorithm::kHierarchical)[0] ==
         Traffic{n * (r - 1) * nodes, n * (r - 1) * nodes * 10});
   // The shares that a member carries lie together: one message to each other member of the node.
-  CHECK(traffic(all_reduce, ReductionForm::kHierarchical)[0].messages ==
+  CHECK(traffic(all_reduce, ReductionAlgorithm::kHierarchical)[0].messages ==
         n * (r - 1) + n * (r - 1) * nodes);
-  CHECK(traffic(all_reduce, ReductionForm::kHierarchical)[1] == Traffic{2 * n * m, 2 * n * m * 10});
+  CHECK(traffic(all_reduce, ReductionAlgorithm::kHierarchical)[1] ==
+        Traffic{2 * n * m, 2 * n * m * 10});
 }
 
 TEST_CASE("scratch of reductions is what the headers say") {
   const Topology topology = even_nodes(3, 4);
   const int64_t count = 120;  // shares of 10
-  CHECK(reduce_scatter(ReductionForm::kDirect, 5, topology, count).scratch_count == 11 * 10);
-  CHECK(reduce_scatter(ReductionForm::kRing, 5, topology, count).scratch_count == 2 * 10);
-  CHECK(all_reduce(ReductionForm::kHierarchical, 5, topology, count).scratch_count ==
+  CHECK(reduce_scatter(ReductionAlgorithm::kDirect, 5, topology, count).scratch_count == 11 * 10);
+  CHECK(reduce_scatter(ReductionAlgorithm::kRing, 5, topology, count).scratch_count == 2 * 10);
+  CHECK(all_reduce(ReductionAlgorithm::kHierarchical, 5, topology, count).scratch_count ==
         3 * 30 + 2 * 10);
-  for (const ReductionForm form : kReductionForms)
-    CHECK(all_gather(form, 5, topology, count).scratch_count == 0);
+  for (const ReductionAlgorithm algorithm : kReductionAlgorithms)
+    CHECK(all_gather(algorithm, 5, topology, count).scratch_count == 0);
 }
 
 TEST_CASE("rings execute on a blocking transport") {
   const Topology topology = apart(5);
   const Proof proof = prove(
       topology,
-      [&](int64_t m) { return in_rounds(all_reduce(ReductionForm::kRing, m, topology, 23)); }, true,
-      reduced(ReductionForm::kRing, topology, 23));
+      [&](int64_t m) { return in_rounds(all_reduce(ReductionAlgorithm::kRing, m, topology, 23)); },
+      true, reduced(ReductionAlgorithm::kRing, topology, 23));
   CHECK(first_of(proof.problems) == "");
 }
 
 TEST_CASE("every step of the reductions is needed") {
   const Topology topology = nodes_of({2, 3, 1});
   const int64_t count = 13;
-  for (const ReductionForm form : kReductionForms)
+  for (const ReductionAlgorithm algorithm : kReductionAlgorithms)
     for (const ReductionOf reduction :
          {ReductionOf{reduce_scatter}, ReductionOf{all_gather}, ReductionOf{all_reduce}}) {
       const ExpectedOf expected =
-          reduction == ReductionOf{reduce_scatter} ? scattered(form, topology, count)
+          reduction == ReductionOf{reduce_scatter} ? scattered(algorithm, topology, count)
           : reduction == ReductionOf{all_gather}   ? gathered(topology, count)
-                                                   : reduced(form, topology, count);
+                                                   : reduced(algorithm, topology, count);
       for (int64_t m = 0; m < 6; ++m) {
-        const MemberSteps whole = reduction(form, m, topology, count);
+        const MemberSteps whole = reduction(algorithm, m, topology, count);
         for (size_t s = 0; s < whole.steps.size(); ++s) {
-          CAPTURE(std::string(name(form)));
+          CAPTURE(std::string(name(algorithm)));
           CAPTURE(m);
           CAPTURE(s);
           const StepsOf broken = [&](int64_t other) {
             return other == m ? without_step(whole, static_cast<int32_t>(s))
-                              : reduction(form, other, topology, count);
+                              : reduction(algorithm, other, topology, count);
           };
           CHECK_FALSE(prove(topology, broken, true, expected).problems.empty());
         }

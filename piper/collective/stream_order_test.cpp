@@ -97,15 +97,15 @@ TEST_CASE("deduplicated exchanges execute on streams, there and back") {
 }
 
 TEST_CASE("every reduction executes on streams") {
-  for (const ReductionForm form : kReductionForms)
+  for (const ReductionAlgorithm algorithm : kReductionAlgorithms)
     for (const auto& reduction : {reduce_scatter, all_gather, all_reduce})
       for (const Topology& topology : small_topologies())
         for (const int64_t count : {0, 1, 5, 64, 600'000}) {
-          CAPTURE(std::string(name(form)));
+          CAPTURE(std::string(name(algorithm)));
           CAPTURE(to_text(topology));
           CAPTURE(count);
           CHECK(first_problem(members_of(num_members(topology), [&](int64_t m) {
-                  return reduction(form, m, topology, count);
+                  return reduction(algorithm, m, topology, count);
                 })) == "");
         }
 }

@@ -160,17 +160,17 @@ void reduce(BenchMember& member, int64_t) {
                                   Element::kFloat32, member.target));
 }
 
-using Half = collective::MemberSteps(collective::ReductionForm, int64_t,
+using Half = collective::MemberSteps(collective::ReductionAlgorithm, int64_t,
                                      const collective::Topology&, int64_t);
 
 // In place in the target, whose steps are written once.
 void execute_half(BenchMember& member, int64_t bytes, const char* what, Half* half) {
   if (!member.repeated) {
     const collective::Topology all = collective::apart(std::ssize(member.group.members));
-    member.repeated =
-        make_exchange(member.transport, member.group, what,
-                      half(collective::ReductionForm::kDirect, member.group.index, all, bytes / 4),
-                      {}, member.target, {}, Element::kFloat32);
+    member.repeated = make_exchange(
+        member.transport, member.group, what,
+        half(collective::ReductionAlgorithm::kDirect, member.group.index, all, bytes / 4), {},
+        member.target, {}, Element::kFloat32);
   }
   member.repeated->start(member.next_key++);
   member.finish(*member.repeated);

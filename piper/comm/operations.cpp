@@ -197,15 +197,15 @@ std::unique_ptr<Operation> start_hierarchical_all_reduce(Transport& transport, c
 std::unique_ptr<Operation> start_reduce_scatter(Transport& transport, const Group& group,
                                                 OperationName name, Element element,
                                                 std::span<std::byte> buffer,
-                                                collective::ReductionForm form,
+                                                collective::ReductionAlgorithm algorithm,
                                                 const collective::Topology& topology,
                                                 const Allocate& allocate) {
   check_group(transport, group, name.what);
   const int64_t count = num_elements(buffer, element, name.what);
-  MemberSteps steps = form == collective::ReductionForm::kDirect
+  MemberSteps steps = algorithm == collective::ReductionAlgorithm::kDirect
                           ? collective::reduce_scatter_direct(
                                 group.index, std::ssize(group.members), count, kPieceElements)
-                          : collective::reduce_scatter(form, group.index, topology, count);
+                          : collective::reduce_scatter(algorithm, group.index, topology, count);
   const Unit unit{size_of(element), element};
   ExecutionBuffers buffers{.output = buffer};
   buffers.scratch = make_scratch(steps.scratch_count * unit.bytes, allocate);
@@ -232,12 +232,13 @@ std::unique_ptr<Operation> start_reduce_scatter(Transport& transport, const Grou
 std::unique_ptr<Operation> start_all_gather(Transport& transport, const Group& group,
                                             OperationName name, Element element,
                                             std::span<std::byte> buffer,
-                                            collective::ReductionForm form,
+                                            collective::ReductionAlgorithm algorithm,
                                             const collective::Topology& topology) {
   check_group(transport, group, name.what);
   const int64_t count = num_elements(buffer, element, name.what);
   return std::make_unique<StepExecutor>(
-      transport, group, std::move(name), collective::all_gather(form, group.index, topology, count),
+      transport, group, std::move(name),
+      collective::all_gather(algorithm, group.index, topology, count),
       ExecutionBuffers{.output = buffer}, Unit{size_of(element), element});
 }
 

@@ -88,19 +88,19 @@ std::unique_ptr<Operation> start_hierarchical_all_reduce(Transport&, const Group
 
 // The two halves of an all-reduce. Both work in place on `buffer`, which is cut into one share a
 // member (collective::reduce_share, in elements). After a reduce-scatter the own share is the sum,
-// to the bit what the all-reduce of this form leaves there (kDirect: start_all_reduce,
+// to the bit what the all-reduce by this algorithm leaves there (kDirect: start_all_reduce,
 // kHierarchical: start_hierarchical_all_reduce); other shares are what they were or partial sums.
 // An all-gather brings every member's own share to everyone; no element is changed. `topology`: of
 // the members. Scratch of the reduce-scatter: directly two pieces of 32 Ki elements for every peer
-// at most; else what collective/'s headers say of the form.
+// at most; else what collective/'s headers say of the algorithm.
 std::unique_ptr<Operation> start_reduce_scatter(Transport&, const Group&, OperationName, Element,
                                                 std::span<std::byte> buffer,
-                                                collective::ReductionForm form,
+                                                collective::ReductionAlgorithm algorithm,
                                                 const collective::Topology& topology,
                                                 const Allocate& allocate = {});
 std::unique_ptr<Operation> start_all_gather(Transport&, const Group&, OperationName, Element,
                                             std::span<std::byte> buffer,
-                                            collective::ReductionForm form,
+                                            collective::ReductionAlgorithm algorithm,
                                             const collective::Topology& topology);
 // The former, directly, of shares of any sizes: `counts` elements by member, back to back.
 std::unique_ptr<Operation> start_reduce_scatter(Transport&, const Group&, OperationName, Element,

@@ -261,13 +261,14 @@ TEST_CASE("an all-reduce over nodes sums every element, in pieces, the same on a
     }
 }
 
-// The own share after a reduce-scatter is what the all-reduce of the same form leaves there, of a
-// ring the sum from neighbour to neighbour; an all-gather of the shares brings all to everyone.
+// The own share after a reduce-scatter is what the all-reduce by the same algorithm leaves there,
+// of a ring the sum from neighbour to neighbour; an all-gather of the shares brings all to
+// everyone.
 template <class T>
 void check_halves(const collective::Topology& topology, int64_t count, Element element) {
   const int64_t n = collective::num_members(topology);
-  for (const collective::ReductionForm form : collective::kReductionForms) {
-    CAPTURE(std::string(collective::name(form)));
+  for (const collective::ReductionAlgorithm algorithm : collective::kReductionAlgorithms) {
+    CAPTURE(std::string(collective::name(algorithm)));
     CAPTURE(n);
     CAPTURE(count);
     LocalWorld world(n);
@@ -282,15 +283,15 @@ void check_halves(const collective::Topology& topology, int64_t count, Element e
                                      static_cast<size_t>(share.count));
       };
       wait(transport,
-           *start_reduce_scatter(transport, group, {1, "scatter"}, element, bytes(halves), form,
-                                 topology),
+           *start_reduce_scatter(transport, group, {1, "scatter"}, element, bytes(halves),
+                                 algorithm, topology),
            kTimeout);
-      if (form == collective::ReductionForm::kHierarchical)
+      if (algorithm == collective::ReductionAlgorithm::kHierarchical)
         wait(transport,
              *start_hierarchical_all_reduce(transport, group, {2, "sum"}, element, bytes(expected),
                                             topology),
              kTimeout);
-      else if (form == collective::ReductionForm::kDirect)
+      else if (algorithm == collective::ReductionAlgorithm::kDirect)
         wait(transport, *start_all_reduce(transport, group, {2, "sum"}, element, bytes(expected)),
              kTimeout);
       else
@@ -306,7 +307,7 @@ void check_halves(const collective::Topology& topology, int64_t count, Element e
       for (int64_t owner = 0; owner < n; ++owner)  // has to come from there
         if (owner != group.index) std::ranges::fill(share_of(halves, owner), T{-1});
       wait(transport,
-           *start_all_gather(transport, group, {3, "gather"}, element, bytes(halves), form,
+           *start_all_gather(transport, group, {3, "gather"}, element, bytes(halves), algorithm,
                              topology),
            kTimeout);
       right &= halves == expected;

@@ -79,10 +79,10 @@ std::string wrong_sum(Transport& transport, uint64_t key, size_t count) {
              : fmt::format("a sum of {}", count);
 }
 
-// A reduce-scatter and an all-gather: the sum as the form adds it, from the owner's neighbour on in
-// a ring, on every rank.
+// A reduce-scatter and an all-gather: the sum as the algorithm adds it, from the owner's neighbour
+// on in a ring, on every rank.
 std::string wrong_halves(Transport& transport, uint64_t key, size_t count,
-                         collective::ReductionForm form) {
+                         collective::ReductionAlgorithm algorithm) {
   const Group group = everyone(transport);
   const int64_t n = transport.world_size();
   const collective::Topology topology = collective::apart(n);
@@ -90,7 +90,7 @@ std::string wrong_halves(Transport& transport, uint64_t key, size_t count,
   for (int64_t owner = 0; owner < n; ++owner) {
     const collective::Block share = collective::reduce_share(owner, n, static_cast<int64_t>(count));
     for (int64_t i = 0; i < n; ++i) {
-      const bool is_ring = form == collective::ReductionForm::kRing;
+      const bool is_ring = algorithm == collective::ReductionAlgorithm::kRing;
       const std::vector<float> more = addends(is_ring ? (owner + 1 + i) % n : i, count);
       for (auto k = static_cast<size_t>(share.offset);
            k < static_cast<size_t>(share.offset + share.count); ++k)
@@ -99,16 +99,16 @@ std::string wrong_halves(Transport& transport, uint64_t key, size_t count,
   }
   const auto bytes = std::as_writable_bytes(std::span(values));
   wait(transport,
-       *start_reduce_scatter(transport, group, {key, "scatter"}, Element::kFloat32, bytes, form,
-                             topology),
+       *start_reduce_scatter(transport, group, {key, "scatter"}, Element::kFloat32, bytes,
+                             algorithm, topology),
        kTimeout);
   wait(transport,
-       *start_all_gather(transport, group, {key + 1, "gather"}, Element::kFloat32, bytes, form,
+       *start_all_gather(transport, group, {key + 1, "gather"}, Element::kFloat32, bytes, algorithm,
                          topology),
        kTimeout);
   return values == expected
              ? ""
-             : fmt::format("the {} halves of a sum of {}", collective::name(form), count);
+             : fmt::format("the {} halves of a sum of {}", collective::name(algorithm), count);
 }
 
 // To the next rank, and back to itself.
@@ -153,10 +153,10 @@ std::string wrong_patterns(World& world) {
          {wrong_exchange(transport), wrong_sum(transport, 2, 1), wrong_sum(transport, 3, 5003),
           wrong_sum(transport, 4, 300001), wrong_ring(transport, 5, 0), wrong_ring(transport, 6, 1),
           wrong_ring(transport, 7, (size_t{9} << 20) + 5), wrong_flood(transport),
-          wrong_halves(transport, 10, 5003, collective::ReductionForm::kDirect),
-          wrong_halves(transport, 12, 300001, collective::ReductionForm::kDirect),
-          wrong_halves(transport, 14, 5003, collective::ReductionForm::kRing),
-          wrong_halves(transport, 16, 5003, collective::ReductionForm::kHierarchical)}) {
+          wrong_halves(transport, 10, 5003, collective::ReductionAlgorithm::kDirect),
+          wrong_halves(transport, 12, 300001, collective::ReductionAlgorithm::kDirect),
+          wrong_halves(transport, 14, 5003, collective::ReductionAlgorithm::kRing),
+          wrong_halves(transport, 16, 5003, collective::ReductionAlgorithm::kHierarchical)}) {
       const std::lock_guard lock(mutex);
       if (!one.empty()) wrong += fmt::format("rank {}: {}; ", transport.rank().value, one);
     }

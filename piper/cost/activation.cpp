@@ -535,7 +535,7 @@ int64_t key_value_width(const model::Attention& attention, int64_t tensor_ranks)
   return a.projected_key_width() + a.projected_value_width();
 }
 
-Division division_of(const strategy::Strategy& s) {
+WorkDivision work_division(const strategy::Strategy& s) {
   return {.context = s.mesh.cp,
           .is_ring = strategy::has_ring(s),
           .tensor = s.mesh.tp,

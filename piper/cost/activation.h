@@ -20,7 +20,7 @@ struct ExpertsOfSize {
 };
 
 // Over how many ranks a layer's matrices and a micro-batch's tokens are divided.
-struct Division {
+struct WorkDivision {
   int64_t context = 1;   // a sequence: of all tokens
   bool is_ring = false;  // those ranks' keys and values pass round a ring (strategy::has_ring)
   int64_t tensor = 1;    // matrices of attention and dense nets; the head's tokens
@@ -35,15 +35,15 @@ struct Division {
   int64_t copied_experts = 0;   // that a rank holds beside those whose home it is
   int64_t peers = 0;            // strategy::grouped_peers
   int64_t groups = 1;           // of these
-  auto operator<=>(const Division&) const = default;
+  auto operator<=>(const WorkDivision&) const = default;
 };
-Division division_of(const strategy::Strategy& strategy);
+WorkDivision work_division(const strategy::Strategy& strategy);
 
 // The work of one segment execution on one rank.
 struct SegmentWork {
   int64_t sequences = 0;  // B of the micro-batch
   int64_t sequence = 0;   // S
-  Division by;
+  WorkDivision by;
   int64_t rows = 0;           // rows this rank sends (gate, merge): T * k, less what is dropped
   int64_t others_rows = 0;    // of the same tokens, those that ranks which divide them send
   int64_t received_rows = 0;  // R (experts); balanced: as many

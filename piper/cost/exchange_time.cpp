@@ -315,10 +315,10 @@ int64_t members_of_node(const cluster::Cluster& cluster, const Group& group) {
 }  // namespace
 
 ReductionWays reduction_ways(const cluster::Cluster& cluster, const Group& group, double bytes,
-                             strategy::Reduction form) {
+                             strategy::Reduction algorithm) {
   const int64_t here = members_of_node(cluster, group);
   const auto share = [&](int64_t members) { return bytes / static_cast<double>(members); };
-  const bool flat = form == strategy::Reduction::kDirect || here == 1 || here == group.size ||
+  const bool flat = algorithm == strategy::Reduction::kDirect || here == 1 || here == group.size ||
                     group.size % here != 0 || !group.divides_by(here);
   if (flat) return {.inside = {.group = {.size = 1}}, .across = {group, share(group.size)}};
   return {.inside = {group.part(0, 1, here), share(here)},
@@ -332,7 +332,7 @@ double reduction_seconds(double inside, double across, double bytes) {
 }
 
 double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
-                          strategy::Reduction form) {
+                          strategy::Reduction algorithm) {
   if (group.size <= 1 || bytes <= 0) return 0;
   if (is_measured_all_reduce(cluster, group)) {
     const double others = bytes - bytes / static_cast<double>(group.size);
@@ -340,7 +340,7 @@ double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, d
     return number(cluster, "all_reduce_latency_seconds", 0) +
            others / number(cluster, "all_reduce_bytes_per_second", 1);
   }
-  const ReductionWays ways = reduction_ways(cluster, group, bytes, form);
+  const ReductionWays ways = reduction_ways(cluster, group, bytes, algorithm);
   const auto seconds = [&](const ReductionWay& way) {
     return 2 * all_to_all_seconds(cluster, way.group, way.pair_bytes);
   };
@@ -363,11 +363,11 @@ double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, d
 namespace {
 
 double half_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
-                    strategy::Reduction form, const std::string& half, const char* curve) {
+                    strategy::Reduction algorithm, const std::string& half, const char* curve) {
   if (group.size <= 1 || bytes <= 0) return 0;
   if (!cluster.numbers.contains(half + "_bytes_per_second") ||
       !is_measured_all_reduce(cluster, group))
-    return all_reduce_seconds(cluster, group, bytes, form) / 2;
+    return all_reduce_seconds(cluster, group, bytes, algorithm) / 2;
   const double others = bytes - bytes / static_cast<double>(group.size);
   if (cluster.watch) cluster.watch->note_link(curve, others);
   return number(cluster, (half + "_latency_seconds").c_str(), 0) +
@@ -377,13 +377,13 @@ double half_seconds(const cluster::Cluster& cluster, const Group& group, double 
 }  // namespace
 
 double reduce_scatter_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
-                              strategy::Reduction form) {
-  return half_seconds(cluster, group, bytes, form, "reduce_scatter", "reduce-scatter");
+                              strategy::Reduction algorithm) {
+  return half_seconds(cluster, group, bytes, algorithm, "reduce_scatter", "reduce-scatter");
 }
 
 double all_gather_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
-                          strategy::Reduction form) {
-  return half_seconds(cluster, group, bytes, form, "all_gather", "all-gather");
+                          strategy::Reduction algorithm) {
+  return half_seconds(cluster, group, bytes, algorithm, "all_gather", "all-gather");
 }
 
 double exchange_counts_seconds(const cluster::Cluster& cluster, const Group& group,

@@ -163,20 +163,20 @@ struct ReductionWays {
   ReductionWay inside, across;
 };
 ReductionWays reduction_ways(const cluster::Cluster& cluster, const Group& group, double bytes,
-                             strategy::Reduction form);
+                             strategy::Reduction algorithm);
 
 // Reduce-scatter, additions in a fixed order, all-gather; each member owns one share of the buffer.
-// Long buffers of the hierarchical form go in pieces, one of which crosses while another is added
-// inside.
+// Long buffers of the hierarchical algorithm go in pieces, one of which crosses while another is
+// added inside.
 double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
-                          strategy::Reduction form = strategy::Reduction::kDirect);
+                          strategy::Reduction algorithm = strategy::Reduction::kDirect);
 // Its two halves, each taken at its word where the machine has measured it inside one node
 // (numbers["reduce_scatter_latency_seconds"], ["reduce_scatter_bytes_per_second"], the same of
 // all_gather), else half of the all-reduce.
 double reduce_scatter_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
-                              strategy::Reduction form = strategy::Reduction::kDirect);
+                              strategy::Reduction algorithm = strategy::Reduction::kDirect);
 double all_gather_seconds(const cluster::Cluster& cluster, const Group& group, double bytes,
-                          strategy::Reduction form = strategy::Reduction::kDirect);
+                          strategy::Reduction algorithm = strategy::Reduction::kDirect);
 // What takes `inside` and `across` seconds for a whole buffer in one piece.
 double reduction_seconds(double inside, double across, double bytes);
 inline constexpr double kReductionPieceBytes =

@@ -130,7 +130,7 @@ int64_t ExpertRows::rows_to(int32_t layer, int64_t to, int16_t chunk) const {
 SegmentWork ExpertRows::balanced(int32_t layer) const {
   SegmentWork work = balanced_work(
       model_, layer, strategy_.micro_batch_sequences, strategy_.sequence, strategy_.mesh.ep,
-      element_bytes(strategy_.precision), strategy_.capacity.factor, division_of(strategy_));
+      element_bytes(strategy_.precision), strategy_.capacity.factor, work_division(strategy_));
   if (strategy::deduplicates(strategy_)) expect_tokens(model_, layer, strategy_.mesh.ep, work);
   return work;
 }

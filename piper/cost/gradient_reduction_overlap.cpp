@@ -181,23 +181,23 @@ BusyWays busy_ways(const cluster::Cluster& cluster, const ReductionWays& ways) {
 }  // namespace
 
 CommTime all_reduce_moves(const cluster::Cluster& cluster, const Group& group, double bytes,
-                          strategy::Reduction form) {
+                          strategy::Reduction algorithm) {
   if (group.size <= 1 || bytes <= 0) return {};
-  const double price = all_reduce_seconds(cluster, group, bytes, form);
+  const double price = all_reduce_seconds(cluster, group, bytes, algorithm);
   if (is_measured_all_reduce(cluster, group)) {
     const double share = bytes / static_cast<double>(group.size);
     return moves(price, (bytes - share) / cluster.numbers.at("all_reduce_bytes_per_second"));
   }
-  return moves(price,
-               busy_ways(cluster, reduction_ways(cluster, group, bytes, form)).together(bytes));
+  return moves(
+      price, busy_ways(cluster, reduction_ways(cluster, group, bytes, algorithm)).together(bytes));
 }
 
 LevelUtilization all_reduce_needs(const cluster::Cluster& cluster, const Group& group,
-                                  strategy::Reduction form) {
+                                  strategy::Reduction algorithm) {
   if (group.size <= 1) return {};
   if (is_measured_all_reduce(cluster, group)) return {{1}};
   const double bytes = 4 * kReductionPieceBytes;  // in pieces, as all that take long
-  const ReductionWays ways = reduction_ways(cluster, group, bytes, form);
+  const ReductionWays ways = reduction_ways(cluster, group, bytes, algorithm);
   if (ways.inside.group.size <= 1) return level_needs(cluster, even_traffic(cluster, group, 0, 1));
   const double together = busy_ways(cluster, ways).together(bytes) / 2;
   const Traffic inside = even_traffic(cluster, ways.inside.group, 0, ways.inside.pair_bytes);

@@ -28,9 +28,9 @@ struct CommTime {
 };
 
 CommTime all_reduce_moves(const cluster::Cluster& cluster, const Group& group, double bytes,
-                          strategy::Reduction form = strategy::Reduction::kDirect);
+                          strategy::Reduction algorithm = strategy::Reduction::kDirect);
 LevelUtilization all_reduce_needs(const cluster::Cluster& cluster, const Group& group,
-                                  strategy::Reduction form = strategy::Reduction::kDirect);
+                                  strategy::Reduction algorithm = strategy::Reduction::kDirect);
 // `bytes` from every member to every other.
 CommTime all_to_all_moves(const cluster::Cluster& cluster, const Group& group, double pair_bytes);
 

@@ -26,7 +26,7 @@ constexpr int64_t kMaxGroupsLookedAt = 16;
 
 SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequences,
                           int64_t sequence, int64_t ep, int64_t element_bytes,
-                          double capacity_factor, const Division& by) {
+                          double capacity_factor, const WorkDivision& by) {
   SegmentWork work{
       .sequences = sequences, .sequence = sequence, .by = by, .element_bytes = element_bytes};
   if (layer < 0) return work;
@@ -90,7 +90,7 @@ const LayerCost& LayerCosts::layer(size_t type, const strategy::Strategy& s) {
 }
 
 const EndCost& LayerCosts::ends(const strategy::Strategy& s) {
-  const std::pair key(s.micro_batch_sequences, division_of(s));
+  const std::pair key(s.micro_batch_sequences, work_division(s));
   const auto found = ends_.find(key);
   if (found != ends_.end()) return found->second;
   return ends_.emplace(key, make_ends(s)).first->second;
@@ -107,7 +107,7 @@ const ExpertRows& LayerCosts::rows(const strategy::Strategy& of) {
     const strategy::Strategy& s = loaded_->strategy;
     if (s.micro_batch_sequences == of.micro_batch_sequences && s.mesh == of.mesh &&
         s.capacity.factor == of.capacity.factor && s.all_to_all == of.all_to_all &&
-        division_of(s) == division_of(of))
+        work_division(s) == work_division(of))
       return *loaded_->rows;
   }
   loaded_ = std::make_shared<Loaded>();
@@ -120,7 +120,7 @@ const ExpertRows& LayerCosts::rows(const strategy::Strategy& of) {
 
 SegmentWork LayerCosts::balanced(int32_t layer, const strategy::Strategy& s) const {
   return balanced_work(model_, layer, s.micro_batch_sequences, sequence_, s.mesh.ep,
-                       element_bytes(precision_), s.capacity.factor, division_of(s));
+                       element_bytes(precision_), s.capacity.factor, work_division(s));
 }
 
 std::vector<SegmentWork> LayerCosts::works(int32_t layer, const strategy::Strategy& s) {
@@ -145,8 +145,9 @@ LayerMemory LayerCosts::memory(int32_t layer, const strategy::Strategy& s, int64
       schedule::layer_kind(model_.layers[static_cast<size_t>(layer)], s);
   const SegmentWork work = rows(s).work(layer, ep_index);
   const SegmentWork chunk = work_of_chunk(work, kind.chunks > 1 ? 1 : 0, kind.chunks);
-  return layer_memory(model_, layer, work, schedule::layer_passes(kind, s.recompute),
-                      kind.exchanges ? exchange_scratch(layer, chunk, s.mesh.ep, form_of(s)) : 0);
+  return layer_memory(
+      model_, layer, work, schedule::layer_passes(kind, s.recompute),
+      kind.exchanges ? exchange_scratch(layer, chunk, s.mesh.ep, all_to_all_of(s)) : 0);
 }
 
 Routed LayerCosts::routed(int32_t layer) const {
@@ -155,14 +156,14 @@ Routed LayerCosts::routed(int32_t layer) const {
 }
 
 int64_t LayerCosts::exchange_scratch(int32_t layer, const SegmentWork& work, int64_t ep,
-                                     const ExchangeForm& form) const {
+                                     const AllToAllConfig& config) const {
   const int64_t copies = fused_exchange_scratch(model_, work), ranks = ep * work.receivers();
-  if (ranks == 1 || is_plain(form.algorithm)) return copies;
+  if (ranks == 1 || is_plain(config.algorithm)) return copies;
   const auto bytes =
       static_cast<double>(std::max(work.rows * work.receivers(), work.received_rows) *
                           model_.hidden * work.element_bytes);
   const ExchangeSite site(cluster_, {.size = ranks});
-  return copies + std::llround(scratch_bytes(site, form, bytes / static_cast<double>(ranks),
+  return copies + std::llround(scratch_bytes(site, config, bytes / static_cast<double>(ranks),
                                              routed(layer).on(site)));
 }
 
@@ -201,7 +202,7 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
   const std::vector<SegmentWork> busiest = works(layer, s);
   const SegmentWork& work = busiest.front();
   const strategy::Mesh& mesh = s.mesh;
-  const ExchangeForm form = form_of(s);
+  const AllToAllConfig config = all_to_all_of(s);
   const int64_t num_chunks = strategy::num_moe_chunks(s);
   // Of each exchange: chunks are nearly equal.
   const SegmentWork chunk = work_of_chunk(work, num_chunks > 1 ? 1 : 0, num_chunks);
@@ -217,9 +218,9 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
                               static_cast<double>(mesh.ep);
     const Group group{.size = mesh.ep * work.receivers()};
     const CommTime moves =
-        with_form(all_to_all_moves(cluster_, group, pair_bytes),
-                  cost_over_flat(cluster_, group, form, pair_bytes, routed(layer)));
-    cost.exchange_scratch = exchange_scratch(layer, chunk, mesh.ep, form);
+        slowed_by(all_to_all_moves(cluster_, group, pair_bytes),
+                  cost_over_flat(cluster_, group, config, pair_bytes, routed(layer)));
+    cost.exchange_scratch = exchange_scratch(layer, chunk, mesh.ep, config);
     cost.moving_part = moves.transfer / moves.total();
   }
   // Among ranks that share a layer's matrices, or experts': a gather or a scatter of all their
@@ -332,7 +333,7 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
 LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const SegmentWork& work,
                                                          const strategy::Strategy& s) {
   const strategy::Mesh& mesh = s.mesh;
-  const ExchangeForm form = form_of(s);
+  const AllToAllConfig config = all_to_all_of(s);
   const int64_t num_chunks = strategy::num_moe_chunks(s);
   const int64_t experts = model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
   const double pair_bytes = static_cast<double>(work.rows) * static_cast<double>(model_.hidden) *
@@ -358,9 +359,9 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
     const strategy::Members members = layout.members(axis, i * mesh.ep);
     const Group group{.first = members.first, .stride = members.stride, .size = members.size};
     const std::span<const double> uneven(to_bytes);
-    const double over_flat = load_ == nullptr
-                                 ? cost_over_flat(cluster_, group, form, pair_bytes, routed(layer))
-                                 : cost_over_flat(cluster_, group, form, uneven, routed(layer));
+    const double over_flat =
+        load_ == nullptr ? cost_over_flat(cluster_, group, config, pair_bytes, routed(layer))
+                         : cost_over_flat(cluster_, group, config, uneven, routed(layer));
     for (int64_t chunk = 0; chunk < std::ssize(longest.rows); ++chunk) {
       double& seconds = longest.rows[static_cast<size_t>(chunk)];
       const double flat = peers > 0

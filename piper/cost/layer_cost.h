@@ -4,7 +4,7 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
-#include <piper/cost/exchange_form.h>
+#include <piper/cost/all_to_all_config.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/layer_memory.h>
 #include <piper/cost/prices.h>
@@ -71,7 +71,7 @@ struct EndCost {
 // beyond its capacity (factor 0: dropless).
 SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequences,
                           int64_t sequence, int64_t ep, int64_t element_bytes,
-                          double capacity_factor = 0, const Division& by = {});
+                          double capacity_factor = 0, const WorkDivision& by = {});
 
 // Not thread-safe. The model, the cluster and the load outlive it.
 //
@@ -93,7 +93,7 @@ class LayerCosts {
   const LayerCost& layer(size_t type, const strategy::Strategy& strategy);
   // Scratch of one exchange on a rank with this work; 0 where nothing is exchanged.
   int64_t exchange_scratch(int32_t layer, const SegmentWork& work, int64_t ep,
-                           const ExchangeForm& form) const;
+                           const AllToAllConfig& config) const;
   // Memory of a layer on a rank of this ep index; balanced: the same on all.
   LayerMemory memory(int32_t layer, const strategy::Strategy& strategy, int64_t ep_index);
   // Ep indices whose memory may be the largest on a stage with these layers: {0} when balanced,
@@ -152,7 +152,7 @@ class LayerCosts {
     auto operator<=>(const Key&) const = default;
   };
   std::map<Key, LayerCost> layers_;
-  std::map<std::pair<int64_t, Division>, EndCost> ends_;  // by sequences
+  std::map<std::pair<int64_t, WorkDivision>, EndCost> ends_;  // by sequences
 };
 
 }  // namespace piper::cost

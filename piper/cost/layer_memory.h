@@ -31,7 +31,7 @@ int64_t& part_of(KeptBytes& kept, schedule::SlotKind kind, schedule::SegmentKind
 // Relative to a live input: the forward leaves the layer's output and what is kept (the input among
 // it, but not counted again), the backward starts with the gradient of the output live and ends
 // with that of the input, everything kept and the input released.
-// Beside an exchange its scratch is live (exchange_form.h), and beside what computes meanwhile.
+// Beside an exchange its scratch is live (all_to_all_config.h), and beside what computes meanwhile.
 struct LayerMemory {
   Stretch forward;
   Stretch backward;  // preceded by the layer's recomputation where there is one

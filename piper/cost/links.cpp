@@ -193,13 +193,13 @@ Transfer Ports::all_to_all(const Group& group, std::span<const double> to_bytes)
   return uneven.take();
 }
 
-Transfer Ports::all_reduce(const Group& group, double bytes, strategy::Reduction form) const {
+Transfer Ports::all_reduce(const Group& group, double bytes, strategy::Reduction algorithm) const {
   if (group.size <= 1 || bytes <= 0) return {};
   if (is_measured_all_reduce(cluster_, group)) {
     const double share = bytes / static_cast<double>(group.size);
     return measured(group, (bytes - share) / cluster_.numbers.at("all_reduce_bytes_per_second"));
   }
-  const ReductionWays ways = reduction_ways(cluster_, group, bytes, form);
+  const ReductionWays ways = reduction_ways(cluster_, group, bytes, algorithm);
   if (ways.inside.group.size <= 1) {
     Transfer transfer = all_to_all(group, ways.across.pair_bytes);
     transfer.seconds *= 2;  // scattered and gathered

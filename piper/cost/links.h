@@ -81,7 +81,7 @@ class Ports {
   Transfer all_to_all(std::span<const Rank> members, std::span<const double> bytes) const;
   Transfer all_to_all(const Group& group, std::span<const double> to_bytes) const;
   Transfer all_reduce(const Group& group, double bytes,
-                      strategy::Reduction form = strategy::Reduction::kDirect) const;
+                      strategy::Reduction algorithm = strategy::Reduction::kDirect) const;
   Transfer message(Rank from, Rank to, double bytes) const;
 
   // Of operations that are priced elsewhere: `part` is what an end needs of its share of every

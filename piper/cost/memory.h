@@ -29,7 +29,7 @@ struct StageMemory {
   int64_t messages = 0;
   int64_t in_flight = 1;  // micro-batches
   int64_t exchange_scratch =
-      0;             // of one exchange that is not flat (exchange_form.h); part of `working`
+      0;             // of one exchange that is not flat (all_to_all_config.h); part of `working`
   int64_t host = 0;  // the most that lives with the host (Strategy::offload), beside all this
   int64_t state() const { return weights + gradients + optimizer; }
   int64_t total() const { return state() + activations.total() + working + messages; }

@@ -2,9 +2,9 @@
 #include <piper/base/error.h>
 #include <piper/collective/all_reduce_direct.h>
 #include <piper/collective/known_routes.h>
+#include <piper/cost/all_to_all_config.h>
 #include <piper/cost/copied_experts.h>
-#include <piper/cost/dedup_form.h>
-#include <piper/cost/exchange_form.h>
+#include <piper/cost/dedup_all_to_all.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/host_link.h>
@@ -411,32 +411,32 @@ class StepPricer {
   // Towards the experts and back move the same rows, so all four exchanges of a layer cost the same
   // up to which side counts as sender.
   TaskPrice all_to_all(const Task& task) const {
-    const ExchangeForm form = form_of(strategy_);
+    const AllToAllConfig config = all_to_all_of(strategy_);
     if (is_of_peers()) {
       const std::vector<double> to = bytes_to(task);
       return {all_to_all_seconds(cluster_, step_.graph.group(task.group), bytes_between(task)) *
-              cost_over_flat(cluster_, group(task), form, std::span<const double>(to))};
+              cost_over_flat(cluster_, group(task), config, std::span<const double>(to))};
     }
     if (rows_.balanced()) {
       const double bytes = pair_bytes(task);
       return {all_to_all_seconds(cluster_, group(task), bytes) *
-                  cost_over_flat(cluster_, group(task), form, bytes, routed(task)),
-              scratch(task, form, bytes)};
+                  cost_over_flat(cluster_, group(task), config, bytes, routed(task)),
+              scratch(task, config, bytes)};
     }
     const std::vector<double> to = bytes_to(task);
     const double mean = std::accumulate(to.begin(), to.end(), 0.0) / static_cast<double>(to.size());
     if (!rows_.exact())
       return {all_to_all_seconds(cluster_, group(task), std::span<const double>(to)) *
-                  cost_over_flat(cluster_, group(task), form, std::span<const double>(to),
+                  cost_over_flat(cluster_, group(task), config, std::span<const double>(to),
                                  routed(task)),
-              scratch(task, form, mean)};
+              scratch(task, config, mean)};
     const double seconds =
         all_to_all_seconds(cluster_, step_.graph.group(task.group), bytes_between(task));
-    return {
-        seconds * (strategy::deduplicates(strategy_)
-                       ? over_ports(task, mean)
-                       : cost_over_flat(cluster_, group(task), form, std::span<const double>(to))),
-        scratch(task, form, mean)};
+    return {seconds *
+                (strategy::deduplicates(strategy_)
+                     ? over_ports(task, mean)
+                     : cost_over_flat(cluster_, group(task), config, std::span<const double>(to))),
+            scratch(task, config, mean)};
   }
 
   Routed routed(const Task& task) const {
@@ -452,12 +452,12 @@ class StepPricer {
     return std::max(1.0, dedup.mean() / dedup.ports);
   }
 
-  int64_t scratch(const Task& task, const ExchangeForm& form, double bytes) const {
+  int64_t scratch(const Task& task, const AllToAllConfig& config, double bytes) const {
     const int64_t copies = fused_exchange_scratch(
         model_, work_of(step_.segment(task), place_of(task.rank, task.micro_batch)));
-    if (is_plain(form.algorithm)) return copies;
+    if (is_plain(config.algorithm)) return copies;
     const ExchangeSite site(cluster_, group(task));
-    return copies + std::llround(scratch_bytes(site, form, bytes, routed(task).on(site)));
+    return copies + std::llround(scratch_bytes(site, config, bytes, routed(task).on(site)));
   }
 
   double row_bytes() const {

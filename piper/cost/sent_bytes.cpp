@@ -256,13 +256,14 @@ class Sender {
   void add_half(const Task& task) {
     const ReducedBuffer buffer = reduced_buffer(step_.segment(task), model_, strategy_);
     const std::vector<Rank>& members = step_.graph.group(task.group);
-    const collective::ReductionForm form = strategy_.reduction == strategy::Reduction::kHierarchical
-                                               ? collective::ReductionForm::kHierarchical
-                                               : collective::ReductionForm::kDirect;
+    const collective::ReductionAlgorithm algorithm =
+        strategy_.reduction == strategy::Reduction::kHierarchical
+            ? collective::ReductionAlgorithm::kHierarchical
+            : collective::ReductionAlgorithm::kDirect;
     const auto& half =
         task.kind == TaskKind::kReduceScatter ? collective::reduce_scatter : collective::all_gather;
-    const collective::MemberSteps steps =
-        half(form, index_of(task), collective::topology_among(topology_, members), buffer.elements);
+    const collective::MemberSteps steps = half(
+        algorithm, index_of(task), collective::topology_among(topology_, members), buffer.elements);
     std::vector<int64_t> bytes(members.size(), -1);  // -1: no message
     for (const collective::Step& step : steps.steps) {
       if (step.kind != collective::StepKind::kSend) continue;
@@ -303,7 +304,7 @@ class Sender {
     if (schedule::gathers_choices(segment.kind)) {
       const SegmentWork work{.sequences = strategy_.micro_batch_sequences,
                              .sequence = strategy_.sequence,
-                             .by = division_of(strategy_),
+                             .by = work_division(strategy_),
                              .element_bytes = element_bytes(strategy_.precision)};
       return slot_bytes(model_, step_.meaning(step_.graph.reads(task)[0]), work);
     }
@@ -388,7 +389,7 @@ namespace {
 
 // Of a micro-batch, those of which a rank routes tokens.
 int64_t counted_sequences(const strategy::Strategy& s) {
-  return SegmentWork{.sequences = s.micro_batch_sequences, .by = division_of(s)}
+  return SegmentWork{.sequences = s.micro_batch_sequences, .by = work_division(s)}
       .counted_sequences();
 }
 

@@ -20,9 +20,10 @@ using schedule::SlotKind;
 
 namespace {
 
-collective::ReductionForm form_of(strategy::Reduction reduction) {
-  return reduction == strategy::Reduction::kHierarchical ? collective::ReductionForm::kHierarchical
-                                                         : collective::ReductionForm::kDirect;
+collective::ReductionAlgorithm all_to_all_of(strategy::Reduction reduction) {
+  return reduction == strategy::Reduction::kHierarchical
+             ? collective::ReductionAlgorithm::kHierarchical
+             : collective::ReductionAlgorithm::kDirect;
 }
 
 }  // namespace
@@ -222,7 +223,7 @@ std::unique_ptr<comm::Operation> CommunicationTasks::start_reduce_scatter(
   PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to reduce in " + name.what);
   const comm::Group group = context_.group_of(task);
   return comm::start_reduce_scatter(context_.tensors, group, std::move(name), element_of(buffer),
-                                    mutable_bytes_of(buffer), form_of(strategy_.reduction),
+                                    mutable_bytes_of(buffer), all_to_all_of(strategy_.reduction),
                                     context_.topology_of(group), context_.device_scratch());
 }
 
@@ -295,10 +296,10 @@ std::unique_ptr<comm::Operation> CommunicationTasks::start_copies(const Task& ta
 
 std::unique_ptr<comm::Operation> start_gather(comm::Transport& transport, const comm::Group& group,
                                               comm::OperationName name, const at::Tensor& tensor,
-                                              strategy::Reduction form,
+                                              strategy::Reduction algorithm,
                                               const collective::Topology& topology) {
   return comm::start_all_gather(transport, group, std::move(name), element_of(tensor),
-                                mutable_bytes_of(tensor), form_of(form), topology);
+                                mutable_bytes_of(tensor), all_to_all_of(algorithm), topology);
 }
 
 }  // namespace piper::executor

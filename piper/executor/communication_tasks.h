@@ -16,7 +16,7 @@ namespace piper::executor {
 // reductions cut it (comm::start_all_gather). The tensor is contiguous.
 std::unique_ptr<comm::Operation> start_gather(comm::Transport& transport, const comm::Group& group,
                                               comm::OperationName name, const at::Tensor& tensor,
-                                              strategy::Reduction form,
+                                              strategy::Reduction algorithm,
                                               const collective::Topology& topology);
 
 // One thread. What it is given outlives it.

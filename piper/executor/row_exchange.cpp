@@ -282,7 +282,8 @@ std::unique_ptr<comm::Operation> RowExchange::start_shared_counts(const Task& ta
   }
   return comm::start_all_gather(context_.transport, group, std::move(name), comm::Element::kInt64,
                                 std::as_writable_bytes(std::span(all)),
-                                collective::ReductionForm::kDirect, context_.topology_of(group));
+                                collective::ReductionAlgorithm::kDirect,
+                                context_.topology_of(group));
 }
 
 void RowExchange::take_shared_counts(const Task& task) {

@@ -150,12 +150,12 @@ TEST_CASE("reductions add on streams in the same order as on plain buffers") {
   const StandIn stand_in(options);
   for (const Topology& topology : topologies()) {
     std::vector<Case> cases;
-    for (const collective::ReductionForm form : collective::kReductionForms)
+    for (const collective::ReductionAlgorithm algorithm : collective::kReductionAlgorithms)
       for (const int64_t count : {0, 1, 5, 64})
         for (const auto& reduction :
              {collective::reduce_scatter, collective::all_gather, collective::all_reduce})
-          cases.push_back({fmt::format("{} of {}", collective::name(form), count),
-                           [=](int64_t m) { return reduction(form, m, topology, count); },
+          cases.push_back({fmt::format("{} of {}", collective::name(algorithm), count),
+                           [=](int64_t m) { return reduction(algorithm, m, topology, count); },
                            {sizeof(double), Element::kFloat64}});
     CAPTURE(collective::to_text(topology));
     CHECK(first_wrong(stand_in, collective::num_members(topology), cases) == "");

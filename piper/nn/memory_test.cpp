@@ -115,7 +115,7 @@ class Bench {
     strategy.mesh.dp = strategy.mesh.ranks_per_expert_set();
     strategy.sequence_parallel = sequence_parallel && tensor_ranks > 1;
     strategy.moe_schedule = moe_schedule;
-    by_ = cost::division_of(strategy);
+    by_ = cost::work_division(strategy);
     stage_ = make_stage(model_, strategy, rank,
                         {.dtype = shape.dtype, .mtp_weight = 1, .mtp_target_tokens = {1}});
     batch_ = random_batch(model_, shape.sequences, shape.sequence, 1);
@@ -491,7 +491,7 @@ class Bench {
 
   Shape shape_;
   int64_t expert_ranks_;
-  cost::Division by_;
+  cost::WorkDivision by_;
   model::Model model_;
   std::unique_ptr<Stage> stage_;
   Batch batch_;

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 #include <piper/collective/halo_dedup_combine.h>
 #include <piper/collective/halo_dedup_dispatch.h>
-#include <piper/cost/dedup_form.h>
+#include <piper/cost/dedup_all_to_all.h>
 #include <piper/plan/random_cluster.h>
 #include <piper/plan/regret.h>
 #include <piper/sim/flow_limit.h>

@@ -13,7 +13,7 @@
 namespace piper::plan {
 namespace {
 
-using cost::ExchangeForm;
+using cost::AllToAllConfig;
 using strategy::AllToAll;
 using strategy::Strategy;
 
@@ -58,19 +58,20 @@ Flat flat_of(const model::Model& model, const cluster::Cluster& cluster, const E
 std::string why(const ExchangeVerdict& verdict) {
   const auto& options = verdict.options;
   const auto own = std::ranges::find_if(options, &ExchangeOption::chosen);
-  const auto other = std::ranges::find_if(
-      options, [&](const ExchangeOption& o) { return o.form.algorithm != own->form.algorithm; });
+  const auto other = std::ranges::find_if(options, [&](const ExchangeOption& o) {
+    return o.config.algorithm != own->config.algorithm;
+  });
   std::string text =
       fmt::format("{} of {} a pair among {} ranks: {} takes {}", "one exchange",
                   format_bytes(verdict.task.load.pair_bytes), verdict.task.group.size,
-                  to_text(own->form), format_seconds(own->seconds));
-  if (!cost::is_plain(own->form.algorithm))
+                  to_text(own->config), format_seconds(own->seconds));
+  if (!cost::is_plain(own->config.algorithm))
     text += fmt::format(
         ", {:.2f} of one message a pair (assumed: the ratio of the two simulated), and {} of "
         "scratch",
         own->over_flat, format_bytes(own->scratch_bytes));
   if (other != options.end())
-    text += fmt::format("; {} would take {:.2f} of that", to_text(other->form),
+    text += fmt::format("; {} would take {:.2f} of that", to_text(other->config),
                         other->seconds / own->seconds);
   if (other != options.end() && other->seconds < own->seconds)
     text += ": so near that their steps were simulated, and the former was faster";
@@ -103,7 +104,7 @@ cost::ExchangeLoad ExchangeTask::load_on(const cost::ExchangeSite& site) const {
 }
 
 ExchangeAxis::ExchangeAxis(const model::Model& model, const cluster::Cluster& cluster,
-                           const cost::FixedForm& fixed, const cost::TrainerProfile* trainer,
+                           const cost::FixedAllToAll& fixed, const cost::TrainerProfile* trainer,
                            const cost::Rates* rates, bool is_runnable)
     : model_(model),
       cluster_(cluster),
@@ -119,8 +120,8 @@ ExchangeAxis::Key ExchangeAxis::key_of(const ExchangeTask& task) {
   return {task.group.size, task.group.stride, task.load.pair_bytes, task.deduplicates};
 }
 
-ExchangeForm ExchangeAxis::pick(const ExchangeTask& task) const {
-  cost::FixedForm fixed = fixed_;
+AllToAllConfig ExchangeAxis::pick(const ExchangeTask& task) const {
+  cost::FixedAllToAll fixed = fixed_;
   fixed.deduplicates = task.deduplicates;
   return pick_exchange(cluster_, task.group, task.load_on(cost::ExchangeSite(cluster_, task.group)),
                        fixed, flat_of(model_, cluster_, task, trainer_, rates_).part());
@@ -131,7 +132,7 @@ void ExchangeAxis::choose(Strategy& s, double imbalance) { choose({&s, 1}, {&imb
 void ExchangeAxis::choose(std::span<Strategy> strategies, std::span<const double> imbalances,
                           int64_t num_threads, bool of_rows) {
   std::vector<ExchangeTask> tasks;
-  std::vector<std::pair<ExchangeTask, ExchangeForm*>> open;  // each kind once
+  std::vector<std::pair<ExchangeTask, AllToAllConfig*>> open;  // each kind once
   for (size_t i = 0; i < strategies.size(); ++i) {
     tasks.push_back(
         exchange_task(model_, strategies[i], imbalances[i], rates_ ? kTrainerElement : 0));
@@ -141,14 +142,14 @@ void ExchangeAxis::choose(std::span<Strategy> strategies, std::span<const double
     if (is_new) open.emplace_back(tasks.back(), &found->second);
   }
   share_items(num_threads, std::ssize(open), [&](int64_t, int64_t item) {
-    auto& [task, form] = open[static_cast<size_t>(item)];
-    *form = pick(task);
+    auto& [task, config] = open[static_cast<size_t>(item)];
+    *config = pick(task);
   });
   for (size_t i = 0; i < strategies.size(); ++i) {
     const bool has_one = tasks[i].group.size > 1;
-    const ExchangeForm form = has_one ? chosen_.at(key_of(tasks[i])) : ExchangeForm{};
-    strategies[i].all_to_all = form.algorithm;
-    strategies[i].all_to_all_chunk_bytes = form.chunk_bytes;
+    const AllToAllConfig config = has_one ? chosen_.at(key_of(tasks[i])) : AllToAllConfig{};
+    strategies[i].all_to_all = config.algorithm;
+    strategies[i].all_to_all_chunk_bytes = config.chunk_bytes;
   }
 }
 
@@ -176,20 +177,20 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
   const Flat flat = flat_of(model, cluster, task, trainer, rates);
   const cost::ExchangeSite site(cluster, task.group);
   const cost::ExchangeLoad load = task.load_on(site);
-  const ExchangeForm own = cost::form_of(s);
+  const AllToAllConfig own = cost::all_to_all_of(s);
   // What prices call flat is node-aware order; by distance it is slower between nodes, and
   // simulated where that is cheap.
   const double by_distance =
       flat.part() < 1 ? 1 : simulated_over_plain(cluster, task.group, load, {AllToAll::kFlat, 0});
-  for (cost::PricedForm p : cost::priced_forms(site, load)) {
-    const bool chosen = p.form.algorithm == own.algorithm;
-    if (chosen && p.form != own)
+  for (cost::PricedAllToAll p : cost::priced_all_to_alls(site, load)) {
+    const bool chosen = p.config.algorithm == own.algorithm;
+    if (chosen && p.config != own)
       p = {own, cost_over_flat(site, own, load),
            scratch_bytes(site, own, load.pair_bytes, load.spread)};
-    const bool is_flat = p.form.algorithm == AllToAll::kFlat;
+    const bool is_flat = p.config.algorithm == AllToAll::kFlat;
     const double seconds = is_flat ? by_distance * flat.seconds : p.factor * flat.plain;
     verdict.options.push_back(
-        {.form = p.form,
+        {.config = p.config,
          .seconds = seconds,
          .over_flat = flat.seconds > 0 ? seconds / flat.seconds : 1,
          .scratch_bytes = p.scratch_bytes,
@@ -205,8 +206,8 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
 }
 
 const char* source_of(const ExchangeOption& o) {
-  if (o.form.algorithm == AllToAll::kNodeAware) return "links";
-  if (o.form.algorithm != AllToAll::kFlat || o.simulated)
+  if (o.config.algorithm == AllToAll::kNodeAware) return "links";
+  if (o.config.algorithm != AllToAll::kFlat || o.simulated)
     return "assumed: times the ratio of the two simulated";
   if (o.deduplicated) return "links; rows for one node cross once";
   return o.measured ? "measured curve" : "links";
@@ -215,8 +216,8 @@ const char* source_of(const ExchangeOption& o) {
 Json to_json(const ExchangeVerdict& verdict) {
   Json options = Json::array();
   for (const ExchangeOption& o : verdict.options)
-    options.push_back({{"all_to_all", strategy::name(o.form.algorithm)},
-                       {"all_to_all_chunk_bytes", o.form.chunk_bytes},
+    options.push_back({{"all_to_all", strategy::name(o.config.algorithm)},
+                       {"all_to_all_chunk_bytes", o.config.chunk_bytes},
                        {"seconds", o.seconds},
                        {"over_flat", o.over_flat},
                        {"scratch_bytes", o.scratch_bytes},

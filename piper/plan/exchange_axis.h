@@ -2,14 +2,14 @@
 // the members of an expert group sit and on what they send each other, and on nothing else of a
 // strategy, so that it is chosen once for each and multiplies no other axis.
 //
-// Prices are cost/exchange_form.h's: one message a pair as ever (by a measured curve where the
+// Prices are cost/all_to_all_config.h's: one message a pair as ever (by a measured curve where the
 // cluster has one), any other as a multiple of it. What is taken: plan/exchange_pick.h. One message
 // a pair stays where the scratch of another would not fit.
 #pragma once
 
 #include <piper/base/json_fwd.h>
 #include <piper/cluster/cluster.h>
-#include <piper/cost/exchange_form.h>
+#include <piper/cost/all_to_all_config.h>
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/model.h>
 #include <piper/strategy/strategy.h>
@@ -42,7 +42,7 @@ class ExchangeAxis {
   // `trainer` nullptr: as this Piper runs it. `is_runnable`: only what its executor runs. A trainer
   // that does not choose keeps the flat exchange, or what is fixed.
   ExchangeAxis(const model::Model& model, const cluster::Cluster& cluster,
-               const cost::FixedForm& fixed, const cost::TrainerProfile* trainer = nullptr,
+               const cost::FixedAllToAll& fixed, const cost::TrainerProfile* trainer = nullptr,
                const cost::Rates* rates = nullptr, bool is_runnable = false);
   // Sets all_to_all and all_to_all_chunk_bytes. `imbalance`: of its ep, always the same.
   void choose(strategy::Strategy& strategy, double imbalance = 1);
@@ -59,19 +59,19 @@ class ExchangeAxis {
  private:
   using Key = std::tuple<int64_t, int64_t, double, bool>;
   static Key key_of(const ExchangeTask& task);
-  cost::ExchangeForm pick(const ExchangeTask& task) const;
+  cost::AllToAllConfig pick(const ExchangeTask& task) const;
   const model::Model& model_;
   const cluster::Cluster& cluster_;
-  cost::FixedForm fixed_;
+  cost::FixedAllToAll fixed_;
   const cost::TrainerProfile* trainer_;
   const cost::Rates* rates_;
   bool is_runnable_;
-  std::map<Key, cost::ExchangeForm> chosen_;
+  std::map<Key, cost::AllToAllConfig> chosen_;
 };
 
 // One exchange by every algorithm in its best pieces, the strategy's own in its own.
 struct ExchangeOption {
-  cost::ExchangeForm form;
+  cost::AllToAllConfig config;
   double seconds = 0, over_flat = 1, scratch_bytes = 0;
   bool chosen = false;
   // The flat one only: the trainer leaves out what crosses twice; times what simulating its order

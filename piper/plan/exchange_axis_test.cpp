@@ -22,12 +22,12 @@
 namespace piper::plan {
 namespace {
 
-using cost::ExchangeForm;
+using cost::AllToAllConfig;
 using cost::ExchangeSite;
 using strategy::AllToAll;
 
-std::vector<ExchangeForm> forms(int64_t bytes) {
-  std::vector<ExchangeForm> all;
+std::vector<AllToAllConfig> configs(int64_t bytes) {
+  std::vector<AllToAllConfig> all;
   for (const AllToAll algorithm : strategy::kAllToAlls) all.push_back({algorithm, 0});
   for (const AllToAll algorithm : {AllToAll::kHalo, AllToAll::kHaloSwitch})
     for (const int64_t chunk : {bytes / 2, bytes, 3 * bytes})
@@ -43,7 +43,7 @@ struct Error {
 
 }  // namespace
 
-TEST_CASE("closed forms of exchanges against the simulated steps, random machines and sizes") {
+TEST_CASE("losed forms of exchanges against the simulated steps, random machines and sizes") {
   std::mt19937 random(20261123);
   std::map<AllToAll, Error> errors;
   for (int i = 0; i < 150; ++i) {
@@ -57,13 +57,13 @@ TEST_CASE("closed forms of exchanges against the simulated steps, random machine
     const sim::Fabric fabric = sim::fabric_of(cluster, placement);
     const collective::Topology topology = sim::topology_of(cluster, placement);
     const ExchangeSite site(cluster, {.size = n});
-    for (const ExchangeForm& form : forms(bytes)) {
-      if (form.algorithm == AllToAll::kFlat) continue;  // what it is priced as: node-aware
+    for (const AllToAllConfig& config : configs(bytes)) {
+      if (config.algorithm == AllToAll::kFlat) continue;  // what it is priced as: node-aware
       const double simulated =
-          exchange_seconds(fabric, topology, count, form.algorithm, form.chunk_bytes);
+          exchange_seconds(fabric, topology, count, config.algorithm, config.chunk_bytes);
       const double error =
-          cost::form_seconds(site, form, {static_cast<double>(bytes), 1}) / simulated - 1;
-      Error& of = errors[form.algorithm];
+          cost::all_to_all_seconds(site, config, {static_cast<double>(bytes), 1}) / simulated - 1;
+      Error& of = errors[config.algorithm];
       of.least = std::min(of.least, error);
       of.most = std::max(of.most, error);
       of.squares += error * error;
@@ -83,7 +83,7 @@ TEST_CASE("closed forms of exchanges against the simulated steps, random machine
   }
 }
 
-TEST_CASE("a hot rank: forms that can be chosen are within 35 % of the simulated steps") {
+TEST_CASE("a hot rank: configurations that can be chosen are within 35 % of the simulated steps") {
   const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
   for (const int64_t nodes : {2, 4, 8})
     for (const int64_t bytes : {4096, 65536, 1048576}) {
@@ -95,20 +95,20 @@ TEST_CASE("a hot rank: forms that can be chosen are within 35 % of the simulated
       };
       const double mean = static_cast<double>(bytes) * (n - 1 + kHot) / n;
       const ExchangeSite site(cluster, {.size = static_cast<int64_t>(n)});
-      for (const ExchangeForm& form : {ExchangeForm{AllToAll::kNodeAware, 0},
-                                       {AllToAll::kTwoD, 0},
-                                       {AllToAll::kLeader, 0},
-                                       {AllToAll::kHaloPrinted, 0},
-                                       {AllToAll::kHalo, 0},
-                                       {AllToAll::kHalo, bytes}}) {
-        CAPTURE(to_text(form));
+      for (const AllToAllConfig& config : {AllToAllConfig{AllToAll::kNodeAware, 0},
+                                           {AllToAll::kTwoD, 0},
+                                           {AllToAll::kLeader, 0},
+                                           {AllToAll::kHaloPrinted, 0},
+                                           {AllToAll::kHalo, 0},
+                                           {AllToAll::kHalo, bytes}}) {
+        CAPTURE(to_text(config));
         CAPTURE(nodes);
         CAPTURE(bytes);
         const double simulated = exchange_seconds(sim::fabric_of(cluster, placement),
                                                   sim::topology_of(cluster, placement), count,
-                                                  form.algorithm, form.chunk_bytes);
+                                                  config.algorithm, config.chunk_bytes);
         const double closed =
-            form_seconds(site, form, {mean, kHot * static_cast<double>(bytes) / mean});
+            all_to_all_seconds(site, config, {mean, kHot * static_cast<double>(bytes) / mean});
         CHECK(std::abs(closed / simulated - 1) < 0.35);
       }
     }
@@ -126,20 +126,20 @@ TEST_CASE("scratch in closed form is that of the steps") {
         for (int64_t i = 0; i < n; ++i) devices.push_back(i * stride);
         const collective::Topology topology = cost::topology_of(cluster, devices);
         const ExchangeSite site(cluster, {.stride = stride, .size = n});
-        for (ExchangeForm form : forms(kBytes)) {
-          form.chunk_bytes = form.chunk_bytes == 3 * kBytes ? 2 * kBytes : form.chunk_bytes;
+        for (AllToAllConfig config : configs(kBytes)) {
+          config.chunk_bytes = config.chunk_bytes == 3 * kBytes ? 2 * kBytes : config.chunk_bytes;
           collective::AllToAllOptions options;
-          if (form.chunk_bytes > 0) options.chunk = form.chunk_bytes;
+          if (config.chunk_bytes > 0) options.chunk = config.chunk_bytes;
           int64_t most = 0;
           for (int64_t member = 0; member < n; ++member)
             most = std::max(most, collective::all_to_all(
-                                      form.algorithm, member, topology,
+                                      config.algorithm, member, topology,
                                       [](int64_t, int64_t) { return kBytes; }, options)
                                       .scratch_count);
-          CAPTURE(to_text(form));
+          CAPTURE(to_text(config));
           CAPTURE(nodes);
           CAPTURE(stride);
-          CHECK(cost::scratch_bytes(site, form, kBytes) == static_cast<double>(most));
+          CHECK(cost::scratch_bytes(site, config, kBytes) == static_cast<double>(most));
         }
       }
   }
@@ -148,25 +148,25 @@ TEST_CASE("scratch in closed form is that of the steps") {
 TEST_CASE("long even messages stay flat; short ones and hot ranks do not; what is fixed stays") {
   const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
   const ExchangeSite site(cluster, {.size = 64});
-  CHECK(cost::best_form(site, {8e6, 1}).form == ExchangeForm{AllToAll::kNodeAware, 0});
-  CHECK(cost::best_form(site, {8e6, 1}).scratch_bytes == 0);
-  const cost::PricedForm small = cost::best_form(site, {64, 1});
-  CHECK(small.form.algorithm == AllToAll::kTwoD);
+  CHECK(cost::best_all_to_all(site, {8e6, 1}).config == AllToAllConfig{AllToAll::kNodeAware, 0});
+  CHECK(cost::best_all_to_all(site, {8e6, 1}).scratch_bytes == 0);
+  const cost::PricedAllToAll small = cost::best_all_to_all(site, {64, 1});
+  CHECK(small.config.algorithm == AllToAll::kTwoD);
   CHECK(small.factor < 0.75);
   CHECK(small.scratch_bytes > 0);
-  const cost::PricedForm hot = cost::best_form(site, {1e6, 6});
-  CHECK(hot.form.algorithm == AllToAll::kHalo);
-  CHECK(hot.form.chunk_bytes > 0);
+  const cost::PricedAllToAll hot = cost::best_all_to_all(site, {1e6, 6});
+  CHECK(hot.config.algorithm == AllToAll::kHalo);
+  CHECK(hot.config.chunk_bytes > 0);
   CHECK(hot.factor < 0.6);
   // A flat exchange that leaves out half of the bytes is harder to beat.
-  CHECK(cost::best_form(site, {1e6, 2}).form.algorithm == AllToAll::kHalo);
-  CHECK(cost::best_form(site, {1e6, 2}, {}, 0.5).form == ExchangeForm{});
-  CHECK(cost::best_form(site, {64, 1}, {.algorithm = AllToAll::kFlat}).form == ExchangeForm{});
-  CHECK(cost::best_form(site, {8e6, 1}, {.algorithm = AllToAll::kLeader}).form ==
-        ExchangeForm{AllToAll::kLeader, 0});
-  CHECK(
-      cost::best_form(site, {8e6, 1}, {.algorithm = AllToAll::kHalo, .chunk_bytes = 12345}).form ==
-      ExchangeForm{AllToAll::kHalo, 12345});
+  CHECK(cost::best_all_to_all(site, {1e6, 2}).config.algorithm == AllToAll::kHalo);
+  CHECK(cost::best_all_to_all(site, {1e6, 2}, {}, 0.5).config == AllToAllConfig{});
+  CHECK(cost::best_all_to_all(site, {64, 1}, {.algorithm = AllToAll::kFlat}).config ==
+        AllToAllConfig{});
+  CHECK(cost::best_all_to_all(site, {8e6, 1}, {.algorithm = AllToAll::kLeader}).config ==
+        AllToAllConfig{AllToAll::kLeader, 0});
+  CHECK(cost::best_all_to_all(site, {8e6, 1}, {.algorithm = AllToAll::kHalo, .chunk_bytes = 12345})
+            .config == AllToAllConfig{AllToAll::kHalo, 12345});
 }
 
 TEST_CASE("a step with an exchange that is not flat: closed form, simulation, memory") {
@@ -179,15 +179,15 @@ TEST_CASE("a step with an exchange that is not flat: closed form, simulation, me
   std::map<strategy::Recompute, int64_t> flat_apart;
   for (const AllToAll algorithm : {AllToAll::kFlat, AllToAll::kHaloPrinted, AllToAll::kBruck,
                                    AllToAll::kTwoD, AllToAll::kLeader}) {
-    const ExchangeForm form{algorithm, 0};
+    const AllToAllConfig config{algorithm, 0};
     for (const strategy::Recompute recompute : strategy::kRecomputes) {
-      CAPTURE(to_text(form));
+      CAPTURE(to_text(config));
       const std::string recomputed = strategy::name(recompute);
       CAPTURE(recomputed);
       strategy::Strategy s = cost::example::strategy(model, 1, 8, 8, 3);  // two nodes
       s.sequence = 64;
       s.recompute = recompute;
-      s.all_to_all = form.algorithm;
+      s.all_to_all = config.algorithm;
       const schedule::StepGraph step = schedule::write_step(model, s);
       const graph::Timeline simulated = sim::simulate(step, cost::price(step, model, s, cluster));
       const cost::ExactEstimate closed =
@@ -200,7 +200,7 @@ TEST_CASE("a step with an exchange that is not flat: closed form, simulation, me
       CHECK(std::abs(apart) <= 4 * message);
       // Scratch itself is exact.
       CHECK(apart == flat_apart.try_emplace(recompute, apart).first->second);
-      const bool flat = form == ExchangeForm{};
+      const bool flat = config == AllToAllConfig{};
       CHECK((closed.memory[0].exchange_scratch > 4 * message) == !flat);
     }
   }
@@ -309,7 +309,7 @@ TEST_CASE("the search of what is trained takes a short exchange for short messag
   const strategy::Strategy& best = free.ranked.front().strategy;
   const ExchangeTask task = exchange_task(world.model, best);
   const ExchangeSite site(world.cluster, task.group);
-  CHECK(cost::form_of(best) == pick_exchange(world.cluster, task.group, task.load_on(site)));
+  CHECK(cost::all_to_all_of(best) == pick_exchange(world.cluster, task.group, task.load_on(site)));
 }
 
 }  // namespace piper::plan

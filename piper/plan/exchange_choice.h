@@ -36,7 +36,7 @@ ExchangeChoice choose_exchange(const sim::Fabric& fabric, const collective::Topo
                                const collective::CountOf& bytes_of,
                                std::span<const strategy::AllToAll> among = strategy::kAllToAlls);
 
-// One form's price.
+// One configuration's price.
 double exchange_seconds(const sim::Fabric& fabric, const collective::Topology& topology,
                         const collective::CountOf& bytes_of, strategy::AllToAll algorithm,
                         int64_t chunk_bytes = 0);

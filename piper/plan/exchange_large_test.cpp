@@ -1,5 +1,5 @@
-// Groups of more than 64 ranks: what plan chooses beside the best of all forms, each simulated in
-// full.
+// Groups of more than 64 ranks: what plan chooses beside the best of all configurations, each
+// simulated in full.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/plan/exchange_choice.h>
@@ -56,16 +56,18 @@ struct Gaps {
     const sim::Fabric fabric = sim::fabric_of(c.cluster, placement);
     const collective::Topology topology = sim::topology_of(c.cluster, placement);
     const double best = choose_exchange(fabric, topology, count).best().seconds;
-    const auto behind = [&](const cost::ExchangeForm& form) {
-      return exchange_seconds(fabric, topology, count, form.algorithm, form.chunk_bytes) / best - 1;
+    const auto behind = [&](const cost::AllToAllConfig& config) {
+      return exchange_seconds(fabric, topology, count, config.algorithm, config.chunk_bytes) /
+                 best -
+             1;
     };
     const cost::ExchangeLoad load{c.bytes, c.hot};
-    closed.add(behind(cost::best_form(cost::ExchangeSite(c.cluster, c.group), load).form));
+    closed.add(behind(cost::best_all_to_all(cost::ExchangeSite(c.cluster, c.group), load).config));
     const auto begin = std::chrono::steady_clock::now();
-    const cost::ExchangeForm form = pick_exchange(c.cluster, c.group, load);
+    const cost::AllToAllConfig config = pick_exchange(c.cluster, c.group, load);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     slowest = std::max(slowest, took.count());
-    picked.add(behind(form));
+    picked.add(behind(config));
   }
 };
 
@@ -92,13 +94,15 @@ void check_choices(std::span<const int64_t> sizes, const Draws& draws) {
 }  // namespace
 
 TEST_CASE(
-    "what plan chooses for groups of 72 to 128 ranks is within 5 % of the best simulated form") {
+    "what plan chooses for groups of 72 to 128 ranks is within 5 % of the best simulated "
+    "configuration") {
   constexpr std::array<int64_t, 4> kSizes{72, 80, 96, 128};
   check_choices(kSizes, {.even = {12, 60}, .hot = {4, 60}});
 }
 
 TEST_CASE(
-    "what plan chooses for groups of 160 to 512 ranks is within 5 % of the best simulated form") {
+    "what plan chooses for groups of 160 to 512 ranks is within 5 % of the best simulated "
+    "configuration") {
   constexpr std::array<int64_t, 3> kMiddle{160, 192, 256}, kLarge{320, 384, 512};
   check_choices(kMiddle, {.even = {1, 30}, .hot = {1, 30}});
   if (testing::full_counts()) check_choices(kLarge, {.even = {6, 6}, .hot = {6, 6}});

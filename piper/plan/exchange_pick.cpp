@@ -11,8 +11,8 @@
 namespace piper::plan {
 namespace {
 
-using cost::ExchangeForm;
-using cost::PricedForm;
+using cost::AllToAllConfig;
+using cost::PricedAllToAll;
 using strategy::AllToAll;
 
 // One group's exchange in virtual time: member 0 is the hot one.
@@ -27,12 +27,12 @@ class Simulated {
     fabric_ = sim::fabric_of(cluster, placement);
     topology_ = sim::topology_of(cluster, placement);
   }
-  double seconds(const ExchangeForm& form) const {
+  double seconds(const AllToAllConfig& config) const {
     const double others = std::max(0.0, (size_ - load_.hot) / (size_ - 1));
     const auto bytes = [&](int64_t, int64_t to) {
       return std::llround(load_.pair_bytes * (to == 0 ? load_.hot : others));
     };
-    return exchange_seconds(fabric_, topology_, bytes, form.algorithm, form.chunk_bytes);
+    return exchange_seconds(fabric_, topology_, bytes, config.algorithm, config.chunk_bytes);
   }
   // What no exchange of even loads beats.
   double limit_seconds() const {
@@ -50,7 +50,7 @@ class Simulated {
 constexpr double kMostPieces = 64;  // of a message
 
 bool is_simulatable(const cost::Group& group, const cost::ExchangeLoad& load,
-                    const cost::FixedForm& fixed) {
+                    const cost::FixedAllToAll& fixed) {
   return !fixed.algorithm && group.size > 1 && group.size <= kMostSimulatedMembers &&
          load.pair_bytes >= 1;
 }
@@ -58,48 +58,49 @@ bool is_simulatable(const cost::Group& group, const cost::ExchangeLoad& load,
 // The pieces that the closed form likes best and those beside them, but none so small that they
 // take long to simulate; for a hot rank, whose messages are not like the mean, up to many times as
 // long.
-std::vector<ExchangeForm> beside(const ExchangeForm& form, bool is_hot, double largest_message) {
-  std::vector<ExchangeForm> all{{form.algorithm, 0}};
-  if (form.chunk_bytes == 0) return all;
-  int64_t chunk = std::max<int64_t>(1, form.chunk_bytes / 2);
+std::vector<AllToAllConfig> beside(const AllToAllConfig& config, bool is_hot,
+                                   double largest_message) {
+  std::vector<AllToAllConfig> all{{config.algorithm, 0}};
+  if (config.chunk_bytes == 0) return all;
+  int64_t chunk = std::max<int64_t>(1, config.chunk_bytes / 2);
   while (static_cast<double>(chunk) * kMostPieces < largest_message) chunk *= 2;
   for (int i = 0; i < (is_hot ? 7 : 4); ++i, chunk *= 2)
-    if (static_cast<double>(chunk) < largest_message) all.push_back({form.algorithm, chunk});
+    if (static_cast<double>(chunk) < largest_message) all.push_back({config.algorithm, chunk});
   return all;
 }
 
 }  // namespace
 
-ExchangeForm pick_exchange(const cluster::Cluster& cluster, const cost::Group& group,
-                           const cost::ExchangeLoad& load, const cost::FixedForm& fixed,
-                           double flat_part) {
+AllToAllConfig pick_exchange(const cluster::Cluster& cluster, const cost::Group& group,
+                             const cost::ExchangeLoad& load, const cost::FixedAllToAll& fixed,
+                             double flat_part) {
   const cost::ExchangeSite site(cluster, group);
-  const ExchangeForm closed = cost::best_form(site, load, fixed, flat_part).form;
+  const AllToAllConfig closed = cost::best_all_to_all(site, load, fixed, flat_part).config;
   if (!is_simulatable(group, load, fixed)) return closed;
   // Tokens are not simulated: what wins by leaving out copies wins by far.
   if (closed.algorithm == AllToAll::kHaloDedup) return closed;
-  const std::vector<PricedForm> forms = cost::priced_forms(site, load, fixed);
+  const std::vector<PricedAllToAll> configs = cost::priced_all_to_alls(site, load, fixed);
   double least = flat_part;
-  for (const PricedForm& p : forms)
-    if (p.form.algorithm != AllToAll::kHaloDedup) least = std::min(least, p.factor);
+  for (const PricedAllToAll& p : configs)
+    if (p.config.algorithm != AllToAll::kHaloDedup) least = std::min(least, p.factor);
   const double most = (1 + kNearest) * least;
   const double largest =
       load.pair_bytes * site.levels[std::min<size_t>(1, site.levels.size() - 1)].members * load.hot;
-  std::vector<ExchangeForm> nearest, pieces;
-  for (const PricedForm& p : forms) {
-    if (cost::is_plain(p.form.algorithm) || p.form.algorithm == AllToAll::kHaloDedup ||
+  std::vector<AllToAllConfig> nearest, pieces;
+  for (const PricedAllToAll& p : configs) {
+    if (cost::is_plain(p.config.algorithm) || p.config.algorithm == AllToAll::kHaloDedup ||
         p.factor > most)
       continue;
-    std::vector<ExchangeForm> all = beside(p.form, load.hot > 1, largest);
+    std::vector<AllToAllConfig> all = beside(p.config, load.hot > 1, largest);
     // The closed form's own pieces, or the finest that may be simulated.
-    auto first = std::ranges::find(all, p.form);
+    auto first = std::ranges::find(all, p.config);
     if (first == all.end()) first = all.begin() + (all.size() > 1 ? 1 : 0);
     std::rotate(all.begin(), first, first + 1);
     nearest.push_back(all.front());
     pieces.insert(pieces.end(), all.begin() + 1, all.end());
   }
   const AllToAll plain = flat_part < 1 ? AllToAll::kFlat : cost::plain_exchange(site);
-  ExchangeForm best{plain, 0};
+  AllToAllConfig best{plain, 0};
   if (nearest.empty()) return best;
   nearest.insert(nearest.end(), pieces.begin(), pieces.end());
 
@@ -119,11 +120,11 @@ ExchangeForm pick_exchange(const cluster::Cluster& cluster, const cost::Group& g
 }
 
 double simulated_over_plain(const cluster::Cluster& cluster, const cost::Group& group,
-                            const cost::ExchangeLoad& load, const ExchangeForm& form) {
-  const ExchangeForm plain{cost::plain_exchange(cost::ExchangeSite(cluster, group)), 0};
-  if (form == plain || !is_simulatable(group, load, {})) return 1;
+                            const cost::ExchangeLoad& load, const AllToAllConfig& config) {
+  const AllToAllConfig plain{cost::plain_exchange(cost::ExchangeSite(cluster, group)), 0};
+  if (config == plain || !is_simulatable(group, load, {})) return 1;
   const Simulated simulated(cluster, group, load);
-  return simulated.seconds(form) / simulated.seconds(plain);
+  return simulated.seconds(config) / simulated.seconds(plain);
 }
 
 }  // namespace piper::plan

@@ -1,16 +1,16 @@
 // The exchange of a group: the best few by closed form, and which of those is the fastest when its
 // very steps are simulated.
 //
-// Closed forms are some percent off the simulated steps (cost/exchange_form.h), now and then more
-// than forms differ: what is within kNearest of the best closed form is simulated in virtual time,
-// and so is one message a pair; first each algorithm in the pieces that the closed form likes best,
-// in that order, then in other pieces, up to kMostSimulatedPairs. Groups of more than
-// kMostSimulatedMembers keep the closed form's choice, and so do loads that no counts tell
+// Closed forms are some percent off the simulated steps (cost/all_to_all_config.h), now and then
+// more than configurations differ: what is within kNearest of the best closed form is simulated in
+// virtual time, and so is one message a pair; first each algorithm in the pieces that the closed
+// form likes best, in that order, then in other pieces, up to kMostSimulatedPairs. Groups of more
+// than kMostSimulatedMembers keep the closed form's choice, and so do loads that no counts tell
 // (halo-dedup's tokens).
 #pragma once
 
 #include <piper/cluster/cluster.h>
-#include <piper/cost/exchange_form.h>
+#include <piper/cost/all_to_all_config.h>
 
 #include <cstdint>
 
@@ -19,19 +19,19 @@ namespace piper::plan {
 inline constexpr double kNearest = 0.5;
 inline constexpr int64_t kMostSimulatedMembers = 512;
 // Pairs of members in all simulations of one choice; one takes some 0.3 us. Groups of 512 simulate
-// 11 forms, those of 128 all.
+// 11 configurations, those of 128 all.
 inline constexpr int64_t kMostSimulatedPairs = 3'000'000;
-// By so much a simulated form must be faster than one message a pair to be chosen.
+// By so much a simulated configuration must be faster than one message a pair to be chosen.
 inline constexpr double kSimulatedTie = 0.02;
 
-// `flat_part` as in cost::best_form. Pure; thread-safe.
-cost::ExchangeForm pick_exchange(const cluster::Cluster& cluster, const cost::Group& group,
-                                 const cost::ExchangeLoad& load, const cost::FixedForm& fixed = {},
-                                 double flat_part = 1);
+// `flat_part` as in cost::best_all_to_all. Pure; thread-safe.
+cost::AllToAllConfig pick_exchange(const cluster::Cluster& cluster, const cost::Group& group,
+                                   const cost::ExchangeLoad& load,
+                                   const cost::FixedAllToAll& fixed = {}, double flat_part = 1);
 
-// Seconds of a form over those of one message a pair in the cheaper order, both simulated; 1 for
-// groups that are not simulated.
+// Seconds of a configuration over those of one message a pair in the cheaper order, both simulated;
+// 1 for groups that are not simulated.
 double simulated_over_plain(const cluster::Cluster& cluster, const cost::Group& group,
-                            const cost::ExchangeLoad& load, const cost::ExchangeForm& form);
+                            const cost::ExchangeLoad& load, const cost::AllToAllConfig& config);
 
 }  // namespace piper::plan

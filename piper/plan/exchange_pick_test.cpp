@@ -14,7 +14,8 @@ namespace piper::plan {
 
 using strategy::AllToAll;
 
-TEST_CASE("what plan chooses is within 5 % of the best simulated form, over some 500 cases") {
+TEST_CASE(
+    "what plan chooses is within 5 % of the best simulated configuration, over some 500 cases") {
   std::mt19937 random(20261122);
   Regret even, hot;
   for (int i = 0; i < 540; ++i) {
@@ -38,7 +39,7 @@ TEST_CASE("what plan chooses is within 5 % of the best simulated form, over some
     for (int64_t m = 0; m < size; ++m) placement.device.push_back(m * stride);
     const sim::Fabric fabric = sim::fabric_of(cluster, placement);
     const collective::Topology topology = sim::topology_of(cluster, placement);
-    const cost::ExchangeForm chosen = pick_exchange(cluster, group, load);
+    const cost::AllToAllConfig chosen = pick_exchange(cluster, group, load);
     const double seconds =
         exchange_seconds(fabric, topology, count, chosen.algorithm, chosen.chunk_bytes);
     const ExchangeChoice all = choose_exchange(fabric, topology, count);
@@ -47,7 +48,8 @@ TEST_CASE("what plan chooses is within 5 % of the best simulated form, over some
   }
   for (const auto& [what, b] : {std::pair("even", even), std::pair("one hot", hot)}) {
     MESSAGE(fmt::format(
-        "{}, {} cases: behind the best simulated form mean {:.2f} %, worst {:.2f} %, beyond 5 %: "
+        "{}, {} cases: behind the best simulated configuration mean {:.2f} %, worst {:.2f} %, "
+        "beyond 5 %: "
         "{}",
         what, b.num, 100 * b.sum / static_cast<double>(b.num), 100 * b.worst, b.num_beyond));
     CHECK(b.worst <= 0.05);

@@ -179,7 +179,7 @@ std::vector<std::string> axes_in_words(const Strategy& s) {
   add(s.moe_schedule != strategy::MoeSchedule::kPlain,
       strategy::name(s.moe_schedule) +
           (s.moe_chunks > 1 ? fmt::format(" x {}", s.moe_chunks) : ""));
-  add(s.all_to_all != strategy::AllToAll::kFlat, "exchange " + to_text(cost::form_of(s)));
+  add(s.all_to_all != strategy::AllToAll::kFlat, "exchange " + to_text(cost::all_to_all_of(s)));
   return words;
 }
 

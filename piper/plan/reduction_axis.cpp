@@ -12,14 +12,14 @@ namespace {
 
 using strategy::Reduction;
 
-const char* words(Reduction form) {
-  return form == Reduction::kDirect ? "directly" : "inside nodes first";
+const char* words(Reduction algorithm) {
+  return algorithm == Reduction::kDirect ? "directly" : "inside nodes first";
 }
 
 }  // namespace
 
 double reduction_seconds(const model::Model& model, const cluster::Cluster& cluster,
-                         const strategy::Strategy& s, Reduction form) {
+                         const strategy::Strategy& s, Reduction algorithm) {
   double whole = 0, parts = 0, experts = 0;
   for (int32_t layer = 0; layer < static_cast<int32_t>(model.num_layers()); ++layer) {
     whole += static_cast<double>(cost::whole_parameters(model, layer, s));
@@ -33,7 +33,7 @@ double reduction_seconds(const model::Model& model, const cluster::Cluster& clus
   const auto seconds = [&](strategy::Axis axis, double parameters) {
     if (parameters == 0 || layout.size(axis) == 1) return 0.0;
     return cost::all_reduce_seconds(cluster, cost::group_of(layout, axis, Rank(0)),
-                                    parameters * gradient, form);
+                                    parameters * gradient, algorithm);
   };
   return seconds(strategy::axis_of_whole(s), whole) + seconds(strategy::Axis::kData, parts) +
          seconds(strategy::Axis::kExpertData, experts);
@@ -42,7 +42,9 @@ double reduction_seconds(const model::Model& model, const cluster::Cluster& clus
 Reduction cheaper_reduction(const model::Model& model, const cluster::Cluster& cluster,
                             const strategy::Strategy& s) {
   if (s.mesh.world() <= cluster.devices_per_node()) return Reduction::kDirect;
-  const auto seconds = [&](Reduction form) { return reduction_seconds(model, cluster, s, form); };
+  const auto seconds = [&](Reduction algorithm) {
+    return reduction_seconds(model, cluster, s, algorithm);
+  };
   return seconds(Reduction::kHierarchical) < (1 - kReductionTie) * seconds(Reduction::kDirect)
              ? Reduction::kHierarchical
              : Reduction::kDirect;
@@ -51,8 +53,8 @@ Reduction cheaper_reduction(const model::Model& model, const cluster::Cluster& c
 std::string explain_reduction(const model::Model& model, const cluster::Cluster& cluster,
                               const strategy::Strategy& s) {
   if (reduction_seconds(model, cluster, s, s.reduction) == 0) return "";
-  const auto seconds = [&](Reduction form) {
-    return format_seconds(reduction_seconds(model, cluster, s, form));
+  const auto seconds = [&](Reduction algorithm) {
+    return format_seconds(reduction_seconds(model, cluster, s, algorithm));
   };
   const Reduction other =
       s.reduction == Reduction::kDirect ? Reduction::kHierarchical : Reduction::kDirect;

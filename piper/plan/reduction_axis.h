@@ -18,7 +18,7 @@ namespace piper::plan {
 // hold whole, their parts of what they share, their experts. Of the strategy its mesh, placement
 // and precision count.
 double reduction_seconds(const model::Model& model, const cluster::Cluster& cluster,
-                         const strategy::Strategy& strategy, strategy::Reduction form);
+                         const strategy::Strategy& strategy, strategy::Reduction algorithm);
 
 // The cheaper one; direct where the other gains less than kReductionTie.
 inline constexpr double kReductionTie = 0.02;

@@ -68,7 +68,7 @@ TEST_CASE("reductions in closed form against the simulated steps: one piece, ran
         n,
         [&](int64_t member) {
           collective::MemberSteps steps = collective::all_reduce(
-              collective::ReductionForm::kHierarchical, member, topology, 4 * elements);
+              collective::ReductionAlgorithm::kHierarchical, member, topology, 4 * elements);
           return steps;
         },
         fabric);
@@ -119,8 +119,8 @@ TEST_CASE(
   };
   CHECK(choose({.pp = 1, .ep = 8, .dp = 8}) == Reduction::kDirect);
   CHECK(choose({.pp = 1, .ep = 8, .dp = 64}) == kHierarchical);
-  const auto seconds = [&](Reduction form) {
-    return reduction_seconds(model, cluster, with({.pp = 1, .ep = 8, .dp = 64}), form);
+  const auto seconds = [&](Reduction algorithm) {
+    return reduction_seconds(model, cluster, with({.pp = 1, .ep = 8, .dp = 64}), algorithm);
   };
   CHECK(seconds(kHierarchical) < 0.8 * seconds(Reduction::kDirect));
   // With the pipeline inside a node its replicas sit one a node: there is nothing to sum inside.

@@ -23,8 +23,8 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/cost/all_to_all_config.h>
 #include <piper/cost/estimator.h>
-#include <piper/cost/exchange_form.h>
 #include <piper/cost/load_distribution.h>
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/cost/trainer/trainer_profile.h>
@@ -51,7 +51,7 @@ struct FixedAxes {
   std::optional<strategy::Recompute> recompute;
   std::optional<strategy::Offload> offload;
   std::optional<strategy::Placement> placement;
-  cost::FixedForm exchange;
+  cost::FixedAllToAll exchange;
   std::optional<strategy::Reduction> reduction;  // of what is runnable; else direct
   // Where costs are exact; by a trainer's profile always when they are ready.
   std::optional<strategy::ReductionStart> reduction_start;

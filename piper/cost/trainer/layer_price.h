@@ -42,7 +42,7 @@ struct LayerShape {
   bool splits_backward = false;
   double capacity_factor = 0;
   double imbalance = 1;  // rows of the busiest rank / mean
-  ExchangeForm exchange;
+  AllToAllConfig exchange;
 };
 
 // Compute and exposed communication apart, because the first is calibrated and the second is not.

@@ -165,20 +165,21 @@ CommTime Rates::all_to_all(int64_t size, int64_t stride, double bytes,
   return moves;
 }
 
-double Rates::exchange_seconds(int64_t size, int64_t stride, const ExchangeForm& form,
+double Rates::exchange_seconds(int64_t size, int64_t stride, const AllToAllConfig& config,
                                const ExchangeLoad& load, const Routed& routed, double flat) const {
   if (size <= 1 || flat <= 0) return 0;
   const ExchangeSite site(cluster_, {.stride = stride, .size = size});
   const ExchangeLoad full{load.pair_bytes, load.hot, routed.on(site)};
-  const double flat_form = form_seconds(site, {strategy::AllToAll::kNodeAware, 0}, full);
-  return form_seconds(site, form, full) * std::min(1.0, flat / flat_form);
+  const double flat_all_to_all =
+      all_to_all_seconds(site, {strategy::AllToAll::kNodeAware, 0}, full);
+  return all_to_all_seconds(site, config, full) * std::min(1.0, flat / flat_all_to_all);
 }
 
-double Rates::exchange_scratch(int64_t size, int64_t stride, const ExchangeForm& form,
+double Rates::exchange_scratch(int64_t size, int64_t stride, const AllToAllConfig& config,
                                double pair_bytes, const Routed& routed) const {
   if (size <= 1) return 0;
   const ExchangeSite site(cluster_, {.stride = stride, .size = size});
-  return scratch_bytes(site, form, pair_bytes, routed.on(site));
+  return scratch_bytes(site, config, pair_bytes, routed.on(site));
 }
 
 CommTime Rates::message(int64_t distance, double bytes) const {

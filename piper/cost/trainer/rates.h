@@ -8,7 +8,7 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
-#include <piper/cost/exchange_form.h>
+#include <piper/cost/all_to_all_config.h>
 #include <piper/cost/gradient_reduction_overlap.h>
 #include <piper/strategy/strategy.h>
 #include <piper/strategy/token_chunk.h>
@@ -55,14 +55,14 @@ class Rates {
   // the mean of all members keeps its share of a level busy.
   CommTime all_to_all(int64_t size, int64_t stride, double bytes,
                       const strategy::TokenChunk& distances) const;
-  // Any other exchange of such a group, of rows that `routed` sent out (cost/exchange_form.h): as
-  // much below its closed form as the flat one, `flat` seconds, is below its own (start-ups, which
-  // all_to_all() leaves out). A ratio above 1 would grow with the bandwidth of a level that only
-  // the flat one's form knows. And its scratch.
-  double exchange_seconds(int64_t size, int64_t stride, const ExchangeForm& form,
+  // Any other exchange of such a group, of rows that `routed` sent out (cost/all_to_all_config.h):
+  // as much below its closed form as the flat one, `flat` seconds, is below its own (start-ups,
+  // which all_to_all() leaves out). A ratio above 1 would grow with the bandwidth of a level that
+  // only the flat one's form knows. And its scratch.
+  double exchange_seconds(int64_t size, int64_t stride, const AllToAllConfig& config,
                           const ExchangeLoad& load, const Routed& routed, double flat) const;
-  double exchange_scratch(int64_t size, int64_t stride, const ExchangeForm& form, double pair_bytes,
-                          const Routed& routed) const;
+  double exchange_scratch(int64_t size, int64_t stride, const AllToAllConfig& config,
+                          double pair_bytes, const Routed& routed) const;
   CommTime message(int64_t distance, double bytes) const;
   double message_seconds(int64_t distance, double bytes) const {
     return message(distance, bytes).total();

@@ -98,7 +98,7 @@ const ShapePrices& ShapePricer::of(const Strategy& s, double imbalance) {
                .splits_backward = splits,
                .capacity_factor = s.capacity.factor,
                .imbalance = imbalance,
-               .exchange = form_of(s)}));
+               .exchange = all_to_all_of(s)}));
   last_key_ = key;
   last_ = found.get();
   return *last_;

@@ -1,6 +1,6 @@
 #include <piper/base/error.h>
-#include <piper/cost/dedup_form.h>
-#include <piper/cost/exchange_form.h>
+#include <piper/cost/all_to_all_config.h>
+#include <piper/cost/dedup_all_to_all.h>
 #include <piper/cost/links.h>
 
 #include <algorithm>
@@ -28,9 +28,9 @@ int64_t rows_with_bit(int64_t n, int64_t bit) {
 
 class Closed {
  public:
-  Closed(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load)
+  Closed(const ExchangeSite& site, const AllToAllConfig& config, const ExchangeLoad& load)
       : s_(site),
-        form_(form),
+        config_(config),
         d_(load.pair_bytes),
         n_(site.members()),
         hot_(std::clamp(load.hot, 1.0, n_)),
@@ -46,8 +46,8 @@ class Closed {
   }
 
   double travel() const {
-    if (s_.levels.size() == 1 && traits(form_.algorithm).stages) return straight();
-    switch (form_.algorithm) {
+    if (s_.levels.size() == 1 && traits(config_.algorithm).stages) return straight();
+    switch (config_.algorithm) {
       case AllToAll::kFlat:
       case AllToAll::kNodeAware:
       case AllToAll::kWindowed:
@@ -69,7 +69,7 @@ class Closed {
       case AllToAll::kHalo:
         return halo(0);
       case AllToAll::kHaloDedup:
-        break;  // dedup_form.h
+        break;  // dedup_all_to_all.h
       case AllToAll::kThreeLevel:
         return three_level();
     }
@@ -79,8 +79,8 @@ class Closed {
 
   // Of even nodes, by the layout that stands above every algorithm.
   double scratch() const {
-    if (n_ <= 1 || (s_.levels.size() == 1 && traits(form_.algorithm).stages)) return 0;
-    switch (form_.algorithm) {
+    if (n_ <= 1 || (s_.levels.size() == 1 && traits(config_.algorithm).stages)) return 0;
+    switch (config_.algorithm) {
       case AllToAll::kFlat:
       case AllToAll::kNodeAware:
       case AllToAll::kWindowed:
@@ -100,7 +100,7 @@ class Closed {
       case AllToAll::kHalo:
         return halo_scratch(0);
       case AllToAll::kHaloDedup:
-        break;  // dedup_form.h
+        break;  // dedup_all_to_all.h
       case AllToAll::kThreeLevel:
         return three_level_scratch();
     }
@@ -125,7 +125,8 @@ class Closed {
   double halo_scratch(size_t unit) const {
     const double u = level(unit).members, units = n_ / u - 1;
     if (units <= 0 || u == 1) return 0;
-    const double chunk = form_.chunk_bytes > 0 ? static_cast<double>(form_.chunk_bytes) : u * d_;
+    const double chunk =
+        config_.chunk_bytes > 0 ? static_cast<double>(config_.chunk_bytes) : u * d_;
     return units * (chunk >= u * d_ ? u : u - 1) * d_;
   }
 
@@ -270,7 +271,8 @@ class Closed {
     const double u = level(unit).members, units = n_ / u - 1;
     if (units < 1) return straight();
     const double row = d_ * others_;
-    const double chunk = form_.chunk_bytes > 0 ? static_cast<double>(form_.chunk_bytes) : u * d_;
+    const double chunk =
+        config_.chunk_bytes > 0 ? static_cast<double>(config_.chunk_bytes) : u * d_;
     const double fit = row > 0 ? std::floor(chunk / row + kRounding) : u;  // rows in a packet
     const bool whole = fit >= u;
     // Pieces that a row is handed on in; packets of a message.
@@ -332,7 +334,7 @@ class Closed {
   }
 
   const ExchangeSite& s_;
-  const ExchangeForm& form_;
+  const AllToAllConfig& config_;
   double d_, n_, hot_, r_, nodes_, m_;
   double others_;  // bytes for the others over the mean
   double start_;
@@ -340,7 +342,7 @@ class Closed {
 
 }  // namespace
 
-ExchangeForm form_of(const strategy::Strategy& strategy) {
+AllToAllConfig all_to_all_of(const strategy::Strategy& strategy) {
   return {strategy.all_to_all, strategy.all_to_all_chunk_bytes};
 }
 
@@ -372,17 +374,18 @@ DedupRatios Routed::on(const ExchangeSite& site) const {
   return expected_spread(*layer, site.members(), site.levels.front().members, row_bytes);
 }
 
-double form_seconds(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load) {
-  if (form.algorithm == AllToAll::kHaloDedup)
-    return dedup_seconds(site, form.chunk_bytes, load).mean();
-  return Closed(site, form, load).seconds();
+double all_to_all_seconds(const ExchangeSite& site, const AllToAllConfig& config,
+                          const ExchangeLoad& load) {
+  if (config.algorithm == AllToAll::kHaloDedup)
+    return dedup_seconds(site, config.chunk_bytes, load).mean();
+  return Closed(site, config, load).seconds();
 }
 
-double scratch_bytes(const ExchangeSite& site, const ExchangeForm& form, double pair_bytes,
+double scratch_bytes(const ExchangeSite& site, const AllToAllConfig& config, double pair_bytes,
                      const DedupRatios& spread) {
   const ExchangeLoad load{pair_bytes, 1, spread};
-  if (form.algorithm == AllToAll::kHaloDedup) return dedup_scratch_bytes(site, load);
-  return Closed(site, form, load).scratch();
+  if (config.algorithm == AllToAll::kHaloDedup) return dedup_scratch_bytes(site, load);
+  return Closed(site, config, load).scratch();
 }
 
 }  // namespace piper::cost

@@ -1,4 +1,4 @@
-#include <piper/cost/dedup_form.h>
+#include <piper/cost/dedup_all_to_all.h>
 
 #include <algorithm>
 #include <cmath>

@@ -21,13 +21,13 @@
 //   halo           the same rows, handed on as they come     the last packet
 //   halo-switch    the same over the switch group            likewise
 //   three-level    beyond the group, the nodes, inside       each for the one before
-//   halo-dedup     tokens in place of copies (dedup_form.h)  likewise; packed, added on return
+//   halo-dedup     tokens, not copies (dedup_all_to_all.h)   likewise; packed, added on return
 //
 // Over 150 random machines and sizes (plan/exchange_axis_test.cpp) the root mean square from the
 // simulator is 1 to 9 %, naive orders 13 %; docs/collectives.md has the worst cases. kFlat's own
 // order, rotated by distance, is priced as the node-aware one: what all_to_all_seconds() means. One
-// rank is hot, wherever a load says that some are. A further algorithm: its case in form_seconds
-// and in scratch_bytes. Pure functions, thread-safe.
+// rank is hot, wherever a load says that some are. A further algorithm: its case in
+// all_to_all_seconds and in scratch_bytes. Pure functions, thread-safe.
 #pragma once
 
 #include <piper/cost/exchange_time.h>
@@ -43,14 +43,14 @@
 
 namespace piper::cost {
 
-struct ExchangeForm {
+struct AllToAllConfig {
   strategy::AllToAll algorithm = strategy::AllToAll::kFlat;
   int64_t chunk_bytes = 0;  // 0: uncut
-  bool operator==(const ExchangeForm&) const = default;
+  bool operator==(const AllToAllConfig&) const = default;
 };
-ExchangeForm form_of(const strategy::Strategy& strategy);
+AllToAllConfig all_to_all_of(const strategy::Strategy& strategy);
 // "halo in pieces of 64.00 KiB"
-std::string to_text(const ExchangeForm& form);
+std::string to_text(const AllToAllConfig& config);
 
 // How the members of a group lie and how fast they are. Groups whose units hold different numbers
 // of members are taken as even.
@@ -85,36 +85,39 @@ struct Routed {
   DedupRatios on(const ExchangeSite& site) const;
 };
 
-double form_seconds(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load);
+double all_to_all_seconds(const ExchangeSite& site, const AllToAllConfig& config,
+                          const ExchangeLoad& load);
 
 // Seconds over those of one message a pair, all posted at once, in node-aware order: what
 // all_to_all_seconds() and measured curves price. 1 for kFlat and kNodeAware.
-double cost_over_flat(const ExchangeSite& site, const ExchangeForm& form, const ExchangeLoad& load);
+double cost_over_flat(const ExchangeSite& site, const AllToAllConfig& config,
+                      const ExchangeLoad& load);
 // The same for a group whose members send to_bytes[j] to member j, or all alike, of tokens that
 // `routed` sent out. 1 for groups of one.
-double cost_over_flat(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
-                      double pair_bytes, const Routed& routed = {});
-double cost_over_flat(const cluster::Cluster& cluster, const Group& group, const ExchangeForm& form,
-                      std::span<const double> to_bytes, const Routed& routed = {});
+double cost_over_flat(const cluster::Cluster& cluster, const Group& group,
+                      const AllToAllConfig& config, double pair_bytes, const Routed& routed = {});
+double cost_over_flat(const cluster::Cluster& cluster, const Group& group,
+                      const AllToAllConfig& config, std::span<const double> to_bytes,
+                      const Routed& routed = {});
 
 // Bytes that cross are those of the flat exchange: what is longer is waiting.
-CommTime with_form(const CommTime& flat, double factor);
+CommTime slowed_by(const CommTime& flat, double factor);
 
-struct PricedForm {
-  ExchangeForm form;
+struct PricedAllToAll {
+  AllToAllConfig config;
   double factor = 1;
   double scratch_bytes = 0;
 };
 // What the user has decided of it.
-struct FixedForm {
+struct FixedAllToAll {
   std::optional<strategy::AllToAll> algorithm;
   std::optional<int64_t> chunk_bytes;
   bool deduplicates = true;  // else tokens may not travel in place of their copies
 };
 // Every algorithm that is not excluded, each in its best pieces (powers of two), cheapest first;
 // ties in the order of strategy::kAllToAlls, of which the flat one is the first.
-std::vector<PricedForm> priced_forms(const ExchangeSite& site, const ExchangeLoad& load,
-                                     const FixedForm& fixed = {});
+std::vector<PricedAllToAll> priced_all_to_alls(const ExchangeSite& site, const ExchangeLoad& load,
+                                               const FixedAllToAll& fixed = {});
 
 // One message a pair, all posted at once, without scratch: what exchanges are priced as multiples
 // of.
@@ -128,15 +131,15 @@ strategy::AllToAll plain_exchange(const ExchangeSite& site);
 
 // By so much an exchange must be cheaper than the plain one to be chosen: what the closed form may
 // be off by.
-inline constexpr double kFormTie = 0.1;
+inline constexpr double kAllToAllTie = 0.1;
 // The cheapest, or the plain one where none is cheaper by more than that. `flat_part`: seconds of
 // the flat exchange over what the factors multiply; less than 1 where it alone leaves out what
 // crosses twice, which makes it the plain one.
-PricedForm best_form(const ExchangeSite& site, const ExchangeLoad& load,
-                     const FixedForm& fixed = {}, double flat_part = 1);
+PricedAllToAll best_all_to_all(const ExchangeSite& site, const ExchangeLoad& load,
+                               const FixedAllToAll& fixed = {}, double flat_part = 1);
 
 // Of one member at most, with even loads (collective/prove.h counts the same).
-double scratch_bytes(const ExchangeSite& site, const ExchangeForm& form, double pair_bytes,
+double scratch_bytes(const ExchangeSite& site, const AllToAllConfig& config, double pair_bytes,
                      const DedupRatios& spread = {});
 
 }  // namespace piper::cost

@@ -1,17 +1,20 @@
 // Seconds and scratch of HALO with deduplication (collective/halo_dedup.h) in closed form, as
-// exchange_form.h has them of the exchanges that counts describe. R members a node, N nodes, M = N
-// - 1, p pieces; a member has P bytes of tokens for another node and q bytes for another member:
+// all_to_all_config.h has them of the exchanges that counts describe. R members a node, N nodes,
+// M = N - 1, p pieces; a member has P bytes of tokens for another node and q bytes for another
+// member:
 //
-//   dispatch    M p messages of P / p, R - 1 of q to the own node; of every piece that comes in, R - 1 of q / p go on.
-//               Rows that leave are packed, those that stay are copied to their place
-//   combine     M p (R - 1) messages of q / p inside, added there; M p of P / p to other nodes, added again
+//   dispatch    M p messages of P / p, R - 1 of q to the own node; of every piece that comes in,
+//               R - 1 of q / p go on. Rows that leave are packed, those that stay are copied to
+//               their place
+//   combine     M p (R - 1) messages of q / p inside, added there; M p of P / p to other nodes,
+//               added again
 //   weights     beside every second exchange one number a copy, straight from rank to rank
 //
 // The four exchanges of a layer (dispatch and combine, forward and backward) are priced alike, by
 // the mean of the two. Pure functions, thread-safe.
 #pragma once
 
-#include <piper/cost/exchange_form.h>
+#include <piper/cost/all_to_all_config.h>
 
 #include <cstdint>
 
