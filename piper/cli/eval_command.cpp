@@ -9,8 +9,6 @@
 #include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
-#include <piper/comm/launch.h>
-#include <piper/executor/tensor_bytes.h>
 #include <piper/model/import.h>
 #include <piper/profile/bench_device.h>
 #include <piper/report/progress.h>
@@ -56,45 +54,29 @@ strategy::Strategy strategy_of(const Flags& flags, const model::Model& model) {
   return s;
 }
 
-// On one rank, with several windows at once, so that the products are large.
-train::Evaluation evaluate_alone(const model::Model& model, const strategy::Strategy& given,
-                                 const checkpoint::WeightFolder& folder, const data::Corpus& corpus,
-                                 const Flags& flags, at::Device device, report::Progress& bar) {
-  const auto stage =
-      nn::make_stage(model, train::one_rank(model, given.sequence, 1, given.precision), Rank(0),
-                     {.dtype = executor::scalar_type(given.precision), .device = device});
-  checkpoint::load_weights(folder, stage->named_pieces(), model.tied_embeddings);
-  return train::evaluate(*stage, model, corpus, given.sequence, flags.windows,
-                         [&](int64_t done, int64_t) { bar.set(done); });
-}
-
 int run(const Flags& flags) {
   const profile::BenchDevice device = profile::parse_bench_device(flags.device);
   const model::Model model = read_model(flags.weights, flags.ignore);
-  const strategy::Strategy strategy = strategy_of(flags, model);
+  const strategy::Strategy given = strategy_of(flags, model);
   const checkpoint::WeightFolder folder(flags.weights);
   checkpoint::check_weights(folder, model);
   const data::Corpus corpus = part_of(load_corpus(flags.data, model.vocabulary), flags);
-  data::check_window(corpus, strategy.sequence);
+  data::check_window(corpus, given.sequence);
 
-  const int64_t all = train::num_windows(corpus, strategy.sequence);
-  report::Progress bar({.label = "eval",
-                        .total = flags.windows > 0 ? std::min(flags.windows, all) : all,
-                        .unit = "windows"});
-  train::Evaluation result;
-  if (strategy.mesh.world() == 1 && !strategy.capacity.is_limited() && !comm::launch_from()) {
-    result = evaluate_alone(model, strategy, folder, corpus, flags, device.device, bar);
-  } else {
-    const std::unique_ptr<comm::World> world = meet_processes(strategy.mesh.world());
-    train::require_agreement(*world, "strategy", strategy::to_json(strategy).dump());
-    train::require_agreement(*world, "data",
-                             fmt::format("{} windows of {} tokens", flags.windows, corpus.size()));
-    std::vector<at::Device> devices;
-    if (!device.device.is_cpu()) devices.push_back(device.device);
-    result = train::evaluate_on_mesh(*world, model, strategy, folder, corpus, flags.windows,
-                                     devices, [&](int64_t done, int64_t) { bar.set(done); });
-    if (world->process() > 0) return 0;
-  }
+  const int64_t all = train::num_windows(corpus, given.sequence);
+  const int64_t windows = flags.windows > 0 ? std::min(flags.windows, all) : all;
+  const strategy::Strategy strategy = train::in_wide_batches(given, windows);
+  report::Progress bar({.label = "eval", .total = windows, .unit = "windows"});
+  const std::unique_ptr<comm::World> world = meet_processes(strategy.mesh.world());
+  train::require_agreement(*world, "strategy", strategy::to_json(strategy).dump());
+  train::require_agreement(*world, "data",
+                           fmt::format("{} windows of {} tokens", flags.windows, corpus.size()));
+  std::vector<at::Device> devices;
+  if (!device.device.is_cpu()) devices.push_back(device.device);
+  const train::Evaluation result =
+      train::evaluate_on_mesh(*world, model, strategy, folder, corpus, flags.windows, devices,
+                              [&](int64_t done, int64_t) { bar.set(done); });
+  if (world->process() > 0) return 0;
   bar.finish();
   if (!std::isfinite(result.loss))
     throw InvalidInput(

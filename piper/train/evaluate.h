@@ -1,4 +1,4 @@
-// Loss of a model on a corpus, on one rank or on a mesh: non-overlapping windows, targets shifted
+// Loss of a model on a corpus, on a mesh (of one rank, too): non-overlapping windows, targets shifted
 // by one, the tail dropped.
 #pragma once
 
@@ -6,7 +6,6 @@
 #include <piper/comm/world.h>
 #include <piper/data/corpus.h>
 #include <piper/model/model.h>
-#include <piper/nn/stage.h>
 #include <piper/train/rank_trainer.h>
 
 #include <cstdint>
@@ -20,14 +19,13 @@ struct Evaluation {
   int64_t tokens = 0;  // target tokens
 };
 
-// On the first `max_windows` windows (0 = all). `stage` holds the whole model. `progress` gets
-// windows done and in all; may be empty.
-Evaluation evaluate(nn::Stage& stage, const model::Model& model, const data::Corpus& corpus,
-                    int64_t sequence, int64_t max_windows = 0,
-                    const std::function<void(int64_t, int64_t)>& progress = {});
+// The strategy on one rank with as many windows at once as make its products large, which changes
+// no loss; any other, and one whose experts have a capacity (which counts in micro-batches), as it
+// is.
+strategy::Strategy in_wide_batches(strategy::Strategy strategy, int64_t num_windows);
 
-// The same by a rank of a mesh, forwards alone, in global batches of the strategy's size; all ranks
-// call it and have the sums over the mesh. `first_number` and those after it, one a global batch:
+// By a rank of a mesh, forwards alone, on the first `max_windows` windows (0 = all) in global batches
+// of the strategy's size; all ranks call it and have the sums over the mesh. `first_number` and those after it, one a global batch:
 // RankTrainer::evaluate(). `progress` gets windows done and in all; may be empty.
 LossSum evaluate_windows(RankTrainer& trainer, const data::Corpus& corpus,
                          const strategy::Strategy& strategy, int64_t max_windows,
@@ -35,20 +33,12 @@ LossSum evaluate_windows(RankTrainer& trainer, const data::Corpus& corpus,
                          const std::function<void(int64_t, int64_t)>& progress = {});
 
 // The ranks of this process, which load their parts of the folder (checked: check_weights()); every
-// process calls it. Requires a strategy that runs (strategy::untrainable()). Throws InvalidInput,
+// process calls it. One rank alone computes with all cores. Requires a strategy that runs (strategy::untrainable()). Throws InvalidInput,
 // IoError, CommError. `devices` as in RunShared; `progress` is called by rank 0.
 Evaluation evaluate_on_mesh(comm::World& world, const model::Model& model,
                             const strategy::Strategy& strategy,
                             const checkpoint::WeightFolder& weights, const data::Corpus& corpus,
                             int64_t max_windows, const std::vector<at::Device>& devices,
                             const std::function<void(int64_t, int64_t)>& progress = {});
-
-// One forward over the whole model without communication: tokens [B, S] to x [T, D] before the
-// head.
-at::Tensor forward_all(nn::Stage& stage, const model::Model& model, const at::Tensor& tokens_BS);
-
-// A strategy of one rank, for a stage that holds everything.
-strategy::Strategy one_rank(const model::Model& model, int64_t sequence, int64_t sequences,
-                            strategy::Precision precision);
 
 }  // namespace piper::train
