@@ -14,7 +14,8 @@ namespace piper::report {
 namespace {
 
 constexpr std::string_view kGap = "  ";
-constexpr int kMinimumCut = 8;
+constexpr int kLeastWidth = 8, kLongWord = 24;
+constexpr int kHang = 2;  // by which the further lines of a cell stand in
 
 struct Character {
   uint32_t code = 0;
@@ -88,23 +89,84 @@ void widen(Layout& layout, const std::vector<std::string>& cells) {
   }
 }
 
-// Cuts the widest left-aligned column by one until the line fits or nothing more may be cut.
+// The first of `text` that stays together on a line of `room`: up to a comma, or else a word.
+std::string_view first_piece(std::string_view text, int room) {
+  const size_t comma = text.find(", ");
+  const std::string_view phrase = comma < text.size() ? text.substr(0, comma + 1) : text;
+  return display_width(phrase) <= room ? phrase : text.substr(0, text.find(' '));
+}
+
+// A piece that is longer than a line is cut.
+std::vector<std::string> wrapped(std::string_view text, int width) {
+  std::vector<std::string> lines(1);
+  while (!text.empty()) {
+    const int room = width - (lines.size() > 1 ? kHang : 0);
+    const std::string_view piece = first_piece(text, width - kHang);
+    std::string& line = lines.back();
+    if (line.empty() && lines.size() == 1)
+      line = cut_to_width(piece, room);
+    else if (display_width(line) + 1 + display_width(piece) <= room)
+      line += " " + std::string(piece);
+    else
+      lines.push_back(cut_to_width(piece, width - kHang));
+    text.remove_prefix(std::min(piece.size() + 1, text.size()));
+  }
+  for (size_t i = 1; i < lines.size(); ++i) lines[i].insert(0, kHang, ' ');
+  return lines;
+}
+
+int longest_word(const std::string& text) {
+  int longest = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    longest = std::max(longest, display_width(std::string_view(text).substr(at, end - at)));
+    at = end + 1;
+  }
+  return longest;
+}
+
+// Narrows left-aligned columns until the line fits or none may be narrower, each time the one whose
+// cells then need the fewest lines (of equals the widest), so that no cell is much taller than the
+// others. Words are cut only where nothing else helps.
 void shrink(Layout& layout, const Table& table) {
   if (table.max_width <= 0) return;
-  auto line_width = [&] {
-    int sum = table.indent;
-    for (int w : layout.widths) sum += w;
-    return sum + static_cast<int>(kGap.size() * (layout.widths.size() - 1));
+  std::vector<size_t> text;  // columns
+  for (size_t i = 0; i < table.columns.size(); ++i)
+    if (table.columns[i].align == Align::kLeft) text.push_back(i);
+  int excess =
+      table.indent + static_cast<int>(kGap.size() * (layout.widths.size() - 1)) - table.max_width;
+  for (const int width : layout.widths) excess += width;
+  const auto of_cells = [&](size_t column, auto measure) {
+    int most = measure(layout.header[column]);
+    for (const auto& row : layout.rows)
+      if (column < row.size()) most = std::max(most, measure(row[column]));
+    return most;
   };
-  while (line_width() > table.max_width) {
-    int* widest = nullptr;
-    for (size_t i = 0; i < layout.widths.size(); ++i) {
-      int& width = layout.widths[i];
-      const bool may_cut = table.columns[i].align == Align::kLeft && width > kMinimumCut;
-      if (may_cut && (widest == nullptr || width > *widest)) widest = &width;
+  std::vector<int> least(layout.widths.size(), kLeastWidth);
+  for (const size_t i : text)
+    least[i] = std::clamp(of_cells(i, longest_word) + kHang, kLeastWidth, kLongWord);
+  const auto lines = [&](size_t i) {
+    return of_cells(i, [&](const std::string& cell) {
+      return static_cast<int>(wrapped(cell, layout.widths[i] - 1).size());
+    });
+  };
+  for (const bool cuts_words : {false, true}) {
+    for (; excess > 0; --excess) {
+      size_t best = layout.widths.size();
+      int best_lines = 0;
+      for (const size_t i : text) {
+        if (layout.widths[i] <= (cuts_words ? kLeastWidth : least[i])) continue;
+        const int needed = lines(i);
+        if (best < layout.widths.size() &&
+            (needed > best_lines ||
+             (needed == best_lines && layout.widths[i] <= layout.widths[best])))
+          continue;
+        best = i;
+        best_lines = needed;
+      }
+      if (best == layout.widths.size()) break;
+      --layout.widths[best];
     }
-    if (widest == nullptr) return;
-    --*widest;
   }
 }
 
@@ -131,19 +193,31 @@ Layout lay_out(const Table& table) {
   return layout;
 }
 
-void write_line(std::string& out, const Table& table, const Layout& layout,
-                const std::vector<std::string>& cells) {
-  std::string line(table.indent, ' ');
+std::vector<std::string> lines_of(const std::string& cell, const Column& column, int width) {
+  if (column.align == Align::kRight || display_width(cell) <= width) return {cell};
+  if (column.max_width > 0 && width == column.max_width) return {cut_to_width(cell, width)};
+  return wrapped(cell, width);
+}
+
+void write_row(std::string& out, const Table& table, const Layout& layout,
+               const std::vector<std::string>& cells) {
+  std::vector<std::vector<std::string>> lines;
+  size_t num_lines = 1;
   for (size_t i = 0; i < cells.size(); ++i) {
-    const int width = layout.widths[i];
-    const bool left = table.columns[i].align == Align::kLeft;
-    const std::string cell = left && width > 0 ? cut_to_width(cells[i], width) : cells[i];
-    const std::string padding(std::max(0, width - display_width(cell)), ' ');
-    if (i > 0) line += kGap;
-    line += left ? cell + padding : padding + cell;
+    lines.push_back(lines_of(cells[i], table.columns[i], layout.widths[i]));
+    num_lines = std::max(num_lines, lines.back().size());
   }
-  while (!line.empty() && line.back() == ' ') line.pop_back();
-  out += line + "\n";
+  for (size_t n = 0; n < num_lines; ++n) {
+    std::string line(table.indent, ' ');
+    for (size_t i = 0; i < cells.size(); ++i) {
+      const std::string cell = n < lines[i].size() ? lines[i][n] : "";
+      const std::string padding(std::max(0, layout.widths[i] - display_width(cell)), ' ');
+      if (i > 0) line += kGap;
+      line += table.columns[i].align == Align::kLeft ? cell + padding : padding + cell;
+    }
+    while (!line.empty() && line.back() == ' ') line.pop_back();
+    out += line + "\n";
+  }
 }
 
 }  // namespace
@@ -181,10 +255,10 @@ std::string to_text(const Table& table) {
   const bool has_header = std::any_of(layout.header.begin(), layout.header.end(),
                                       [](const std::string& h) { return !h.empty(); });
   if (has_header) {
-    write_line(out, table, layout, layout.header);
-    if (table.header_rule) write_line(out, table, layout, rule);
+    write_row(out, table, layout, layout.header);
+    if (table.header_rule) write_row(out, table, layout, rule);
   }
-  for (const auto& row : layout.rows) write_line(out, table, layout, row.empty() ? rule : row);
+  for (const auto& row : layout.rows) write_row(out, table, layout, row.empty() ? rule : row);
   return out;
 }
 

@@ -29,8 +29,8 @@ struct Table {
   bool header_rule =
       true;  // a line of dashes under the header; without any header text neither appears
   int indent = 0;
-  // Widest line allowed, in terminal columns: the widest left-aligned columns are cut until it
-  // fits, none below 8; 0 = no cap. See console_width().
+  // Widest line allowed, in terminal columns: left-aligned columns are narrowed until it fits, none
+  // below 8, and their cells then take several lines; 0 = no cap. See console_width().
   int max_width = 0;
 };
 

@@ -64,7 +64,22 @@ TEST_CASE("text is cut between characters and shows that it was") {
   CHECK(cut_to_width("abc", 1) == "…");
 }
 
-TEST_CASE("a cap cuts the widest text columns and never a number") {
+TEST_CASE("under a cap cells of text take several lines, and nothing of them is lost") {
+  const Table table{.columns = {{"strategy"}, {"MFU", Align::kRight}, {"note"}},
+                    .rows = {{"pp 2 x ep 2, recompute none, zero 1", "39.4 %", "fastest"},
+                             {"pp 1 x ep 4", "8.1 %", "the smallest of all"}},
+                    .max_width = 40};
+  CHECK(to_text(table) ==
+        "strategy               MFU  note\n"
+        "------------------  ------  ------------\n"
+        "pp 2 x ep 2,        39.4 %  fastest\n"
+        "  recompute none,\n"
+        "  zero 1\n"
+        "pp 1 x ep 4          8.1 %  the smallest\n"
+        "                              of all\n");
+}
+
+TEST_CASE("a cap narrows text columns and never cuts a number") {
   Table table{.columns = {{"name"}, {"bytes", Align::kRight}, {"why"}},
               .rows = {{"short", "123456789012", std::string(60, 'w')}},
               .max_width = 40};
