@@ -48,8 +48,8 @@ class Draw : public cost::example::StrategyDraw {
 
 namespace {
 
-// 5 % is what is wanted of the worst. Under pairs up to 10 % were seen (docs/results.md): what
-// pairs of micro-batches and tensor parallelism or ZeRO 3 move at once, no formula follows.
+// 5 % is what is wanted of the worst. Under pairs up to 8 % were seen (docs/results.md): what pairs
+// of micro-batches and ZeRO move at once, and other stages beside them, no formula follows.
 struct Error {
   double size = 0;
   std::string of;

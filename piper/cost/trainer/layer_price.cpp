@@ -477,6 +477,8 @@ class LayerPricer {
   }
 
   void host() {
+    p_.has_shared_beside = trainer_.schedules_mixtures && layer_.feed_forward.is_moe() &&
+                           s_.moe_chunks == 1 && layer_.feed_forward.has_shared();
     p_.host_seconds = layer_.feed_forward.is_moe() && trainer_.host_seconds_per_mixture_layer > 0
                           ? trainer_.host_seconds_per_mixture_layer
                           : trainer_.host_seconds_per_layer;

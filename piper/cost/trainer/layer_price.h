@@ -89,6 +89,8 @@ struct LayerPrice {
   // scatters of a pass. In the backward a combine's gradients go the way of the dispatch.
   CollectiveCost tensor_forward, tensor_backward, context_forward, context_backward;
   MixtureCollectives mixture_forward, mixture_backward;
+  // Whether shared experts compute beside the exchanges: rows are summed before they begin.
+  bool has_shared_beside = false;
   // Of tensor_forward (backward): what arrives before the block computes; the rest leaves behind
   // it.
   double arrives_forward = 0, arrives_backward = 0;

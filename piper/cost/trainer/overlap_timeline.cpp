@@ -32,9 +32,10 @@ void OverlapTimeline::wait(double left) {
   queue_ -= seconds;
 }
 
-void OverlapTimeline::collective(const CollectiveCost& travel, const SharedRates& speed) {
+void OverlapTimeline::collective(const CollectiveCost& travel, const SharedRates& speed,
+                                 double part) {
   const double all = travel.moves.total();
-  if (all > 0) move(travel.moves, travel.exposed() / all, speed);
+  if (all > 0) move(travel.moves, part * travel.exposed() / all, speed);
 }
 
 void OverlapTimeline::move(const CommTime& moves, double part, const SharedRates& speed) {
@@ -57,17 +58,19 @@ void OverlapTimeline::mixture(const MixtureCollectives& m, const CollectiveCost&
   const double rest = seconds - there.hidden - back.hidden;
   collective(m.tokens, expert_tensor_);
   if (there.moves.total() > 0) move(there.moves, 1, speed_of(there));
-  collective(m.expert_tensor, expert_tensor_);
+  collective(m.expert_tensor, expert_tensor_, m.gathered_first);
   compute(std::max(0.0, rest));
+  collective(m.expert_tensor, expert_tensor_, 1 - m.gathered_first);
   if (back.moves.total() > 0) move(back.moves, 1, speed_of(back));
   now_ += std::min(0.0, rest);  // a trainer's stated part may hide more than there is
   collective(m.output, tensor_);
 }
 
 void OverlapTimeline::forward(const LayerPrice& p, double attention, double feed_forward) {
-  collective(p.tensor_forward, tensor_);
+  collective(p.tensor_forward, tensor_, p.arrives_forward);
   collective(p.context_forward, context_);
   compute(attention);
+  collective(p.tensor_forward, tensor_, 1 - p.arrives_forward);
   const MixtureCollectives& m = p.mixture_forward;
   mixture(m, m.dispatch, m.combine, feed_forward);
 }
@@ -75,37 +78,10 @@ void OverlapTimeline::forward(const LayerPrice& p, double attention, double feed
 void OverlapTimeline::backward(const LayerPrice& p, double attention, double feed_forward) {
   const MixtureCollectives& m = p.mixture_backward;
   mixture(m, m.combine, m.dispatch, feed_forward);
-  collective(p.tensor_backward, tensor_);
+  collective(p.tensor_backward, tensor_, p.arrives_backward);
   collective(p.context_backward, context_);
   compute(attention);
-}
-
-void OverlapTimeline::exchange_beside(const CollectiveCost& travel, double seconds,
-                                      const CollectiveCost& output) {
-  const double before = now_;
-  if (travel.moves.total() > 0) move(travel.moves, 1, speed_of(travel));
-  collective(output, tensor_);
-  compute(std::max(0.0, seconds - (now_ - before)));
-}
-
-void OverlapTimeline::pair(const LayerPrice& p, const PairCompute& seconds) {
-  const MixtureCollectives &f = p.mixture_forward, &b = p.mixture_backward;
-  collective(p.tensor_forward, tensor_);
-  collective(p.context_forward, context_);
-  collective(b.tokens, expert_tensor_);
-  exchange_beside(b.combine, seconds.attention_forward + b.combine.hidden);
-  collective(b.expert_tensor, expert_tensor_);
-  collective(f.tokens, expert_tensor_);
-  exchange_beside(f.dispatch, seconds.feed_forward_backward - b.combine.hidden - b.dispatch.hidden +
-                                  f.dispatch.hidden);
-  collective(f.expert_tensor, expert_tensor_);
-  exchange_beside(
-      b.dispatch,
-      seconds.feed_forward_forward - f.dispatch.hidden - f.combine.hidden + b.dispatch.hidden,
-      b.output);
-  collective(p.tensor_backward, tensor_);
-  collective(p.context_backward, context_);
-  exchange_beside(f.combine, seconds.attention_backward + f.combine.hidden, f.output);
+  collective(p.tensor_backward, tensor_, 1 - p.arrives_backward);
 }
 
 }  // namespace piper::cost

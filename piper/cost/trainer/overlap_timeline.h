@@ -30,12 +30,6 @@ class OverlapTimeline {
   // A layer's pass; `compute`: seconds of its two blocks.
   void forward(const LayerPrice& p, double attention, double feed_forward);
   void backward(const LayerPrice& p, double attention, double feed_forward);
-  // Both, turn by turn: exchanges of one travel while the other computes.
-  struct PairCompute {
-    double attention_forward = 0, feed_forward_backward = 0, feed_forward_forward = 0,
-           attention_backward = 0;
-  };
-  void pair(const LayerPrice& p, const PairCompute& seconds);
   // Until no more than so many seconds are left in the queue.
   void wait(double left = 0);
 
@@ -43,16 +37,14 @@ class OverlapTimeline {
   double queue() const { return queue_; }
 
  private:
-  void collective(const CollectiveCost& travel, const SharedRates& speed);
+  // A part of what is exposed of it.
+  void collective(const CollectiveCost& travel, const SharedRates& speed, double part = 1);
   // All of it that counts; how fast it and the queue then are.
   void move(const CommTime& moves, double part, const SharedRates& speed);
   SharedRates speed_of(const CollectiveCost& exchange) const;
   // The half of a layer that may be a mixture, with `seconds` of computing.
   void mixture(const MixtureCollectives& m, const CollectiveCost& there, const CollectiveCost& back,
                double seconds);
-  // And the gather behind it.
-  void exchange_beside(const CollectiveCost& travel, double seconds,
-                       const CollectiveCost& output = {});
   LevelUtilization needs_;  // of the queue
   SharedRates tensor_, context_, expert_tensor_;
   double now_ = 0, queue_ = 0;

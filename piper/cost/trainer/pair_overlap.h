@@ -10,16 +10,44 @@
 // (sim/network.h), repeated until layers take the same time.
 #pragma once
 
+#include <piper/cost/layer_walk.h>
 #include <piper/cost/trainer/overlap_timeline.h>
 
 namespace piper::cost {
 
+// Seconds of compute of a layer's blocks.
+struct PairCompute {
+  BlockCompute attention, feed_forward;
+  // Before the backward's turn: what a recomputation makes again, and whether all collectives of
+  // the forward are among it.
+  double attention_again = 0, feed_forward_again = 0;
+  bool travels_again = false;
+};
+
+// Seconds over what the prices say.
+struct PairScale {
+  double forward = 1, backward = 1, weights = 1;
+};
+PairCompute pair_compute(const LayerPrice& p, strategy::Recompute recompute,
+                         const TrainerProfile& trainer, const PairScale& scale);
+
 // By how many seconds less than the forward and the backward one behind the other `n` layers take:
-// n layer - ends, for at a chunk's ends nothing is there to compute meanwhile. `efficiency`: what
-// compute is divided by. Pure.
+// n layer - ends, for at a chunk's ends nothing is there to compute meanwhile. Pure.
 struct PairSaving {
   double layer = 0, ends = 0;
 };
-PairSaving saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, double efficiency);
+PairSaving saved_in_pairs(const LayerPrice& p, const ShapeNeeds& needs, const PairCompute& compute);
+
+// Seconds alone of a layer's weights, gathered for either pass, and of its gradients; the part of
+// them that travels beside the layer, at whose end it is awaited.
+struct PairStates {
+  double weights = 0, gradients = 0;
+  double hidden = 1;
+  LevelUtilization needs;
+};
+
+// What the layers of such a chunk take with their states. Pure.
+PairSeconds pair_seconds(const LayerPrice& p, const ShapeNeeds& needs, const PairCompute& compute,
+                         const PairStates& states);
 
 }  // namespace piper::cost

@@ -63,7 +63,7 @@ void PipelineTime::fill_chunks(const Strategy& s, const ShapePrices& prices,
     size_t number = 0;
     for_each_chunk(s, stage, [&](int64_t chunk) {
       const StageSums& u = of_chunks[static_cast<size_t>(chunk)];
-      const BusySeconds b = busy_seconds(context_, s, u);
+      const BusySeconds b = busy_seconds(context_, u);
       const ChunkOverlap& more = of_stage.chunks.empty() ? only : of_stage.chunks[number++];
       chunks_[static_cast<size_t>(chunk)] = {
           .forward = b.forward + more.forward,
@@ -180,10 +180,11 @@ void PipelineTime::add(const Strategy& s, const ShapePrices& prices, const Pipel
                        const EstimateLimits& limits, Estimate& e) {
   const std::vector<StageOverlap>& states = pipeline.states;
   const bool copies = copies_activations(s), is_v = strategy::is_v(s.schedule);
+  const bool split = strategy::splits_backward(s.schedule);
   const bool is_simulated =
       copies || strategy::pairs(s.schedule) ||
-      (s.mesh.pp > 1 && (is_v || !states.front().chunks.empty() || chunks_differ(s)));
-  const bool split = strategy::splits_backward(s.schedule);
+      (s.mesh.pp > 1 && (is_v || !states.front().chunks.empty() || chunks_differ(s) ||
+                         (split && pipeline.with_states > 0)));
   earlier_.assign(states.size(), 0);
   for (size_t i = 0; i < states.size(); ++i)
     if (copies && (split || i > 0))

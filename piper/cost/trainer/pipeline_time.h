@@ -1,8 +1,8 @@
 // When the ranks of a pipeline have done their last actions. Bubbles as cost/bubble.h has them for
 // equal stages; where they differ, the others' work takes the place of p - 1 means. What that does
 // not fit is simulated action by action (cost/pipeline_simulator.h): the two V's, pairs of micro-
-// batches, interleaved chunks of unequal layers or whose states travel with every micro-batch, and
-// activations that go to the host and back, with their copies.
+// batches, interleaved chunks of unequal layers, interleaved or divided backwards whose states
+// travel with every micro-batch, and activations that go to the host and back, with their copies.
 #pragma once
 
 #include <piper/cost/estimator.h>

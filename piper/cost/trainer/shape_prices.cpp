@@ -34,6 +34,19 @@ void require_priced(const Strategy& s, const TrainerProfile& trainer,
                   strategy::name(s.moe_schedule), trainer.name));
 }
 
+const PairSaving& ShapePrices::saved_in_pairs(const LayerPrice& of_type,
+                                              strategy::Recompute recompute) const {
+  const auto [found, is_new] = saved_in_pairs_.try_emplace({&of_type, recompute});
+  if (is_new) {
+    const double scale = 1 / context->efficiency;
+    found->second =
+        cost::saved_in_pairs(of_type, needs,
+                             pair_compute(of_type, recompute, context->trainer,
+                                          {.forward = scale, .backward = scale, .weights = scale}));
+  }
+  return found->second;
+}
+
 ShapePricer::ShapePricer(const TrainerContext& context) : context_(context) {
   const model::Model& model = context.model;
   LayerTypes& types = layer_types_;
@@ -106,20 +119,17 @@ const ShapePrices& ShapePricer::of(const Strategy& s, double imbalance) {
 
 ShapePrices ShapePricer::price(const LayerShape& shape) const {
   const Rates& rates = context_.rates;
-  ShapePrices prices{.layer_types = &layer_types_,
-                     .types = {},
-                     .pairs_save = {},
-                     .ends = price_ends(context_.model, shape, context_.trainer, rates),
-                     .needs = {.tensor = rates.ring_needs(shape.tp, 1),
-                               .context = rates.ring_needs(shape.cp, shape.tp),
-                               .expert_tensor = rates.ring_needs(shape.etp, 1)}};
-  for (const int64_t layer : layer_types_.representative) {
+  ShapePrices prices;
+  prices.context = &context_;
+  prices.layer_types = &layer_types_;
+  for (const int64_t layer : layer_types_.representative)
     prices.types.push_back(price_layer(context_.model,
                                        context_.model.layers[static_cast<size_t>(layer)], shape,
                                        context_.trainer, rates, context_.precision));
-    prices.pairs_save.push_back(
-        saved_in_pairs(prices.types.back(), prices.needs, context_.efficiency));
-  }
+  prices.ends = price_ends(context_.model, shape, context_.trainer, rates);
+  prices.needs = {.tensor = rates.ring_needs(shape.tp, 1),
+                  .context = rates.ring_needs(shape.cp, shape.tp),
+                  .expert_tensor = rates.ring_needs(shape.etp, 1)};
   return prices;
 }
 

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace piper::cost {
@@ -23,16 +24,22 @@ struct LayerTypes {
   bool has_shared = false;                          // experts, in some layer
 };
 
+// Not thread-safe: it keeps what saved_in_pairs() has worked out.
 struct ShapePrices {
+  const TrainerContext* context = nullptr;
   const LayerTypes* layer_types = nullptr;
   std::vector<LayerPrice> types;
-  std::vector<PairSaving> pairs_save;  // by type
   EndPrice ends;
   ShapeNeeds needs;
 
   const LayerPrice& of_layer(int64_t layer) const {
     return types[layer_types->of_layer[static_cast<size_t>(layer)]];
   }
+  // Of a layer of one of the types.
+  const PairSaving& saved_in_pairs(const LayerPrice& of_type, strategy::Recompute recompute) const;
+
+ private:
+  mutable std::map<std::pair<const LayerPrice*, strategy::Recompute>, PairSaving> saved_in_pairs_;
 };
 
 // Throws InvalidInput where a trainer's profile has no price of what the strategy does.

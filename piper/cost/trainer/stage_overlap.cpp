@@ -1,4 +1,5 @@
 #include <piper/cost/trainer/overlap_timeline.h>
+#include <piper/cost/trainer/pair_overlap.h>
 #include <piper/cost/trainer/stage_overlap.h>
 #include <piper/strategy/rank_layout.h>
 
@@ -39,10 +40,11 @@ class OverlapWalk {
         prices_(prices),
         sums_(sums),
         traffic_(traffic),
-        idle_(prices.needs, state_needs(context.rates, s, traffic)),
+        state_needs_(state_needs(context.rates, s, traffic)),
+        idle_(prices.needs, state_needs_),
         hidden_(context.trainer.hidden_gradients),
         stage_(stage),
-        busy_(busy_seconds(context, s, sums)) {
+        busy_(busy_seconds(context, sums)) {
     const double backward = sums.backward.compute + sums.again.compute;
     if (sums.forward.compute > 0)
       forward_ = (busy_.forward - communication(sums.forward)) / sums.forward.compute;
@@ -65,13 +67,14 @@ class OverlapWalk {
     ChunkOverlap one;
     for_each_chunk(s_, stage_, [&](int64_t chunk) {
       ChunkOverlap sum;
+      double pair_ends = 0;
       for_each_layer(
           chunk, false,
           [&](const LayerPrice* p, double dense, double experts, double forward, double backward) {
             if (p == nullptr || p != before)
               one = with_layer(p, gathers ? seconds(&Reduction::gather, dense, experts) : 0,
                                reduces ? seconds(&Reduction::reduce, dense, experts) : 0, forward,
-                               backward);
+                               backward, pair_ends);
             before = p;
             sum.forward += one.forward;
             sum.backward += one.backward;
@@ -80,6 +83,7 @@ class OverlapWalk {
             sum.reduces += one.reduces;
             sum.pair_saves += one.pair_saves;
           });
+      sum.pair_saves -= pair_ends;
       add(sum, out);
       if (s_.mesh.vpp > 1 || strategy::pairs(s_.schedule)) out.chunks.push_back(sum);
     });
@@ -163,8 +167,9 @@ class OverlapWalk {
   }
 
   // `in`, `back`: seconds of its weights that come in (once a pass), of its gradients that leave.
+  // `pair_ends`: raised to what a chunk of such layers in pairs takes longer at its ends.
   ChunkOverlap with_layer(const LayerPrice* p, double in, double back, double forward,
-                          double backward) const {
+                          double backward, double& pair_ends) const {
     const bool pairs = strategy::pairs(s_.schedule);
     const bool splits = strategy::splits_backward(s_.schedule);
     ChunkOverlap out;
@@ -181,8 +186,13 @@ class OverlapWalk {
       out.weights = std::max(0.0, hidden_ * back - weights) + (1 - hidden_) * back;
     }
     // Without an exchange there is no turn: one runs after the other.
-    if (pairs && p != nullptr && p->mixture_forward.dispatch.moves.total() > 0)
-      out.pair_saves = out.forward + out.backward - pair_with(*p, in, back);
+    if (pairs && p != nullptr && p->mixture_forward.dispatch.moves.total() > 0) {
+      const PairSeconds pair = pair_with(*p, in, back);
+      const PairSaving& alone = prices_.saved_in_pairs(*p, s_.recompute_of(stage_));
+      out.pair_saves = alone_forward(p, forward) + out.forward + alone_backward(p, backward) +
+                       out.backward - pair.layer - alone.layer;
+      pair_ends = std::max(pair_ends, pair.ends - alone.ends);
+    }
     return out;
   }
 
@@ -195,24 +205,14 @@ class OverlapWalk {
     return beside.now() - alone_backward(p, end) + less + (1 - hidden_) * moves;
   }
 
-  double pair_with(const LayerPrice& p, double in, double back) const {
-    const double moves = 2 * in + back;
-    const double attention = p.attention.backward_weights / context_.efficiency,
-                 net = p.feed_forward.backward_weights / context_.efficiency;
-    const OverlapTimeline::PairCompute compute{
-        .attention_forward = p.attention.forward * forward_ + attention,
-        .feed_forward_backward = std::max(0.0, p.feed_forward.backward * backward_ - net),
-        .feed_forward_forward = p.feed_forward.forward * forward_ + net,
-        .attention_backward = std::max(0.0, p.attention.backward * backward_ - attention)};
-    const auto take = [&](double queued) {
-      OverlapTimeline beside = idle_;
-      beside.post(queued);
-      run_again(beside, p);
-      beside.pair(p, compute);
-      beside.wait();
-      return beside.now();
-    };
-    return take(hidden_ * moves) - take(0) + (1 - hidden_) * moves;
+  // Of both; `in` comes in for the forward and for the backward.
+  PairSeconds pair_with(const LayerPrice& p, double in, double back) const {
+    const PairCompute compute = pair_compute(
+        p, s_.recompute_of(stage_), context_.trainer,
+        {.forward = forward_, .backward = backward_, .weights = 1 / context_.efficiency});
+    return pair_seconds(
+        p, prices_.needs, compute,
+        {.weights = in, .gradients = back, .hidden = hidden_, .needs = state_needs_});
   }
 
   // Forwards of a chunk's length from a micro-batch's on one chunk of the rank to its on the next.
@@ -316,6 +316,7 @@ class OverlapWalk {
   const ShapePrices& prices_;
   const StageSums& sums_;
   const StateTraffic& traffic_;
+  LevelUtilization state_needs_;
   OverlapTimeline idle_;
   double hidden_;
   int64_t stage_;
@@ -330,8 +331,7 @@ StageOverlap StageOverlaps::of_stage(const Strategy& s, const ShapePrices& price
   StageOverlap out;
   const StateTraffic traffic = state_traffic(context_, s, sums);
   if (traffic.total() <= 0) return out;
-  const bool keeps = s.mesh.pp > 1 && context_.trainer.keeps_weights_in_pipelines;
-  const bool reduces = s.zero >= 2 && !keeps, gathers = s.zero == 3 && !keeps;
+  const bool reduces = reduces_every(s), gathers = s.zero == 3 && reduces;
   const OverlapWalk walk(context_, s, prices, sums, traffic, stage, reduces);
   if (reduces) walk.every(gathers, reduces, out);
   if (reduces && strategy::pairs(s.schedule)) {
@@ -348,13 +348,16 @@ StageOverlap StageOverlaps::of_stage(const Strategy& s, const ShapePrices& price
   return out;
 }
 
+bool StageOverlaps::reduces_every(const Strategy& s) const {
+  return s.zero >= 2 && !(s.mesh.pp > 1 && context_.trainer.keeps_weights_in_pipelines);
+}
+
 // Where a V turns, a rank's second chunk follows its first at once: weights may come in later than
 // forwards.
 bool StageOverlaps::awaits_weights(const Strategy& s, const StageSums& sums, int64_t stage,
                                    const StageOverlap& like) const {
   if (!strategy::is_v(s.schedule) || stage + 1 < s.mesh.pp || like.gathered <= 0) return false;
-  return like.gathered >
-         static_cast<double>(s.mesh.pp) / 2 * busy_seconds(context_, s, sums).forward;
+  return like.gathered > static_cast<double>(s.mesh.pp) / 2 * busy_seconds(context_, sums).forward;
 }
 
 const std::vector<StageOverlap>& StageOverlaps::of(const Strategy& s, const ShapePrices& prices,
@@ -368,7 +371,9 @@ const std::vector<StageOverlap>& StageOverlaps::of(const Strategy& s, const Shap
   std::vector<StageOverlap> stages;
   for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
     const auto i = static_cast<size_t>(stage);
+    // In a V's last actions no stage is like the one before it.
     const bool repeats = stage > 1 && of[i].same_as(of[i - 1]) &&
+                         (!strategy::is_v(s.schedule) || reduces_every(s)) &&
                          s.layers_per_stage[i] == s.layers_per_stage[i - 1] &&
                          s.recompute_of(stage) == s.recompute_of(stage - 1) &&
                          !awaits_weights(s, of[i], stage, stages.back());

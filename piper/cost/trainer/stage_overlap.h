@@ -56,6 +56,8 @@ class StageOverlaps {
  private:
   StageOverlap of_stage(const strategy::Strategy& strategy, const ShapePrices& prices,
                         const StageSums& sums, int64_t stage);
+  // Whether gradients are reduced with every micro-batch, not behind the last.
+  bool reduces_every(const strategy::Strategy& strategy) const;
   bool awaits_weights(const strategy::Strategy& strategy, const StageSums& sums, int64_t stage,
                       const StageOverlap& like) const;
 

@@ -18,7 +18,7 @@ void add(PassPrice& to, const PassPrice& what, double times) {
 
 }  // namespace
 
-BusySeconds busy_seconds(const TrainerContext& context, const Strategy& s, const StageSums& u) {
+BusySeconds busy_seconds(const TrainerContext& context, const StageSums& u) {
   const auto slow = [&](double compute, double least) {
     return std::max(
         compute / context.efficiency + least * context.trainer.serial_seconds_per_layer * u.layers,
@@ -28,7 +28,7 @@ BusySeconds busy_seconds(const TrainerContext& context, const Strategy& s, const
           .backward = slow(u.backward.compute + u.again.compute, 2.0 / 3) +
                       communication(u.backward) + communication(u.again),
           .weights = u.weights / context.efficiency,
-          .hideable = strategy::pairs(s.schedule) ? u.hideable : 0};
+          .hideable = u.hideable};
 }
 
 void add_chunk(const TrainerContext& context, const ShapePrices& prices, const Strategy& s,
@@ -62,8 +62,11 @@ void add_chunk(const TrainerContext& context, const ShapePrices& prices, const S
     sums.expert_parameters += p.expert_parameters * count;
     sums.layers += count;
     sums.host_seconds += p.host_seconds * count;
-    sums.hideable += count * prices.pairs_save[type].layer;
-    pair_ends = std::max(pair_ends, prices.pairs_save[type].ends);
+    if (strategy::pairs(s.schedule)) {
+      const PairSaving& saved = prices.saved_in_pairs(p, recompute);
+      sums.hideable += count * saved.layer;
+      pair_ends = std::max(pair_ends, saved.ends);
+    }
     layer = next;
   }
   sums.hideable -= pair_ends;
@@ -85,13 +88,14 @@ void add_chunk(const TrainerContext& context, const ShapePrices& prices, const S
 }
 
 const StrategySums& SumsOfStages::of(const Strategy& s, const ShapePrices& prices) {
-  const bool is_v = strategy::is_v(s.schedule);
-  if (prices_ == &prices && is_v_ == is_v && recompute_ == s.recompute &&
+  const bool is_v = strategy::is_v(s.schedule), pairs = strategy::pairs(s.schedule);
+  if (prices_ == &prices && is_v_ == is_v && pairs_ == pairs && recompute_ == s.recompute &&
       recompute_per_stage_ == s.recompute_per_stage && split_ == s.layers_per_stage &&
       vpp_ == s.mesh.vpp)
     return sums_;
   prices_ = &prices;
   is_v_ = is_v;
+  pairs_ = pairs;
   vpp_ = s.mesh.vpp;
   recompute_ = s.recompute;
   recompute_per_stage_ = s.recompute_per_stage;

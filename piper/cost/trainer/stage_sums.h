@@ -41,8 +41,7 @@ struct BusySeconds {
   double total() const { return forward + backward; }
   double exposed() const { return total() - hideable; }  // in the steady state
 };
-BusySeconds busy_seconds(const TrainerContext& context, const strategy::Strategy& strategy,
-                         const StageSums& sums);
+BusySeconds busy_seconds(const TrainerContext& context, const StageSums& sums);
 
 inline double communication(const PassPrice& p) { return p.tensor + p.exchange + p.context; }
 
@@ -86,7 +85,7 @@ class SumsOfStages {
   const TrainerContext& context_;
   // What the sums below are of.
   const ShapePrices* prices_ = nullptr;
-  bool is_v_ = false;
+  bool is_v_ = false, pairs_ = false;
   int64_t vpp_ = 0;
   strategy::Recompute recompute_ = strategy::Recompute::kNone;
   std::vector<strategy::Recompute> recompute_per_stage_;

@@ -11,7 +11,7 @@ ChunkPart chunk_part(const TrainerContext& context, const Strategy& s, const Sha
                      int64_t stage, int64_t chunk) {
   StageSums u;
   add_chunk(context, prices, s, s.recompute_of(stage), chunk, u);
-  const BusySeconds busy = busy_seconds(context, s, u);
+  const BusySeconds busy = busy_seconds(context, u);
   ChunkPart part{.has_embedding = chunk == 0,
                  .has_head = chunk + 1 == std::ssize(s.layers_per_stage),
                  .recompute = s.recompute_of(stage),

@@ -49,7 +49,7 @@ void TrainerEstimator::set_compute_efficiency(double efficiency) {
 }
 
 BusySeconds TrainerEstimator::busy_of(const Strategy& s, const StageSums& sums, int64_t stage) {
-  BusySeconds busy = busy_seconds(context_, s, sums);
+  BusySeconds busy = busy_seconds(context_, sums);
   // Not every micro-batch is in a pair.
   if (busy.hideable != 0) busy.hideable *= schedules_.lists(s)[static_cast<size_t>(stage)].paired;
   return busy;
@@ -180,7 +180,7 @@ double TrainerEstimator::bound_of_split(const Strategy& s, double imbalance) {
 double TrainerEstimator::bound_of_schedule(const Strategy& s, double imbalance) {
   double sum = 0;
   for (const StageSums& stage : sums_.of(s, shapes_.of(s, imbalance)).stages) {
-    const BusySeconds b = busy_seconds(context_, s, stage);
+    const BusySeconds b = busy_seconds(context_, stage);
     sum += b.total() - std::max(0.0, b.hideable);  // not every micro-batch is in a pair
   }
   return static_cast<double>(s.num_micro_batches) * sum / static_cast<double>(s.mesh.pp);
