@@ -3,6 +3,7 @@
 #include <piper/cost/segment_time.h>
 #include <piper/executor/clock.h>
 #include <piper/executor/cores.h>
+#include <piper/executor/device_streams.h>
 #include <piper/executor/tensor_bytes.h>
 #include <piper/nn/aten.h>
 #include <piper/profile/calibrate.h>
@@ -28,7 +29,7 @@ constexpr int64_t kBatches[] = {1, kReferencePassSequences, 8};
 
 struct Measured {                        // seconds
   std::vector<SegmentSamples> segments;  // by kBatches; ascending
-  double window = 0;                     // reference_window_seconds
+  double window = 0;                     // reference_window_seconds; 0 where there are none
   double rank_scatter = 0;               // of ranks within windows
 };
 
@@ -75,7 +76,8 @@ Measured at_one_speed(const std::vector<std::vector<SegmentSamples>>& by_window,
 // What each segment of a pass took, by kind, over layers, repeats and ranks, all ranks running at
 // once. The batches and the windows take turns, so that a machine whose speed drifts gives all of
 // them the same.
-Measured measure(strategy::Precision precision, const CalibrateOptions& options) {
+Measured measure(const Reference& reference, strategy::Precision precision,
+                 const CalibrateOptions& options) {
   const auto num_ranks = static_cast<size_t>(options.num_ranks);
   std::vector<std::vector<double>> windows(
       static_cast<size_t>(options.num_repeats / kRepeatsOfWindow + 1),
@@ -104,7 +106,7 @@ Measured measure(strategy::Precision precision, const CalibrateOptions& options)
     at::set_num_threads(1);
     std::vector<std::unique_ptr<ReferenceLayers>> layers;
     for (const int64_t sequences : kBatches)
-      layers.push_back(std::make_unique<ReferenceLayers>(precision, sequences));
+      layers.push_back(std::make_unique<ReferenceLayers>(reference, precision, sequences));
     for (int64_t repeat = 0; repeat <= options.num_repeats; ++repeat) {
       for (size_t i = 0; i < layers.size(); ++i)
         turn(*layers[i], repeat == 0 ? nullptr : &by_window[window_of(repeat)][i]);
@@ -122,6 +124,24 @@ Measured measure(strategy::Precision precision, const CalibrateOptions& options)
                     static_cast<double>(num_ranks));
   Measured measured = at_one_speed(by_window, means);
   measured.rank_scatter = scatter_of_ranks(windows);
+  return measured;
+}
+
+// The same of one rank on an accelerator, which needs no windows: its clock is its own.
+Measured measure_on_device(const Reference& reference, strategy::Precision precision,
+                           const CalibrateOptions& options) {
+  const executor::OnDevice on_device(options.device.device);
+  Measured measured{.segments = std::vector<SegmentSamples>(std::size(kBatches))};
+  for (size_t i = 0; i < std::size(kBatches); ++i) {
+    ReferenceLayers layers(reference, precision, kBatches[i], options.device);
+    layers.run();  // first touch
+    for (int64_t repeat = 0; repeat < options.num_repeats; ++repeat)
+      for (const auto& [key, values] : layers.run()) {
+        std::vector<double>& samples = measured.segments[i][key];
+        samples.insert(samples.end(), values.begin(), values.end());
+      }
+    for (auto& [key, values] : measured.segments[i]) std::ranges::sort(values);
+  }
   return measured;
 }
 
@@ -166,17 +186,21 @@ double scatter_of(const std::vector<double>& seconds) {
 
 void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision,
                         const CalibrateOptions& options) {
-  const model::Model& model = reference_model();
+  const Reference& reference =
+      options.reference != nullptr ? *options.reference : reference_for(options.device);
+  const model::Model& model = reference.model;
   const model::FeedForward& mixture = model.layers.front().feed_forward;
   std::map<SegmentKey, double> log_ratios;
   double total = 0, scattered = 0;
-  const Measured measured = measure(precision, options);
-  cluster.numbers[reference_pass_name(precision)] = measured.window;
+  const Measured measured = options.device.is_cpu()
+                                ? measure(reference, precision, options)
+                                : measure_on_device(reference, precision, options);
+  if (measured.window > 0) cluster.numbers[reference_pass_name(precision)] = measured.window;
   for (size_t i = 0; i < measured.segments.size(); ++i) {
     const int64_t sequences = kBatches[i];
     cost::SegmentWork work;
     work.sequences = sequences;
-    work.sequence = kReferenceSequence;
+    work.sequence = reference.sequence;
     work.rows = work.received_rows = work.tokens() * mixture.top_k;
     work.local_experts = mixture.num_experts;
     work.largest_expert_rows = work.rows / work.local_experts;

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <piper/cluster/cluster.h>
+#include <piper/profile/bench_device.h>
+#include <piper/profile/reference_layers.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
@@ -17,14 +19,15 @@ struct CalibrateOptions {
   // Of forward and backward over the reference layers (with 5, factors of one machine differed by
   // up to 40 %, with 40 by up to 6 %).
   int64_t num_repeats = 25;
+  BenchDevice device;                    // an accelerator has one rank
+  const Reference* reference = nullptr;  // else reference_for(device)
 };
 
-// Runs a small reference model (not one that users train: hidden 192, three layers, 8 experts) on
-// all ranks at once and sets in cluster.numbers:
+// Runs a reference model (reference_layers.h) on all ranks at once and sets in cluster.numbers:
 // "measured_over_priced.<segment>.<phase>.<precision>" for every segment and both phases,
-// "task_scatter_ratio" (cost::scatter), reference_pass_name(), "rank_scatter_ratio" where there are
-// several ranks, and "core_hand_over_seconds" where ranks outnumber cores. Requires the cluster's
-// curves of the precision to be filled in.
+// "task_scatter_ratio" (cost::scatter), on processors reference_pass_name(), "rank_scatter_ratio"
+// where there are several ranks, and "core_hand_over_seconds" where ranks outnumber cores. Requires
+// the cluster's curves of the precision to be filled in.
 void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision,
                         const CalibrateOptions& options);
 

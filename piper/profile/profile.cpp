@@ -95,15 +95,18 @@ class Profiler {
       fill_prices(host_.curves, precision, first, host_);
       first = false;
     }
-    if (!on_cpu()) {
-      host_.levels = {alone("device")};
-      return;
-    }
-    // How much times scatter, and the hand-over of cores, stay as the last precision found them.
+    // How much times scatter, and the hand-over of cores, stay as the last precision found them. An
+    // accelerator's times scatter less.
     for (const strategy::Precision precision : options_.precisions)
       calibrate_segments(host_, precision,
-                         {.num_ranks = options_.num_ranks, .num_cores = host_.cores_per_node});
-    fill_links();
+                         {.num_ranks = options_.num_ranks,
+                          .num_cores = host_.cores_per_node,
+                          .num_repeats = on_cpu() ? 25 : 8,
+                          .device = options_.device});
+    if (on_cpu())
+      fill_links();
+    else
+      host_.levels = {alone("device")};
   }
 
  private:

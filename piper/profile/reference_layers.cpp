@@ -1,9 +1,12 @@
 #include <fmt/format.h>
 #include <piper/executor/clock.h>
+#include <piper/executor/device_streams.h>
 #include <piper/executor/tensor_bytes.h>
 #include <piper/nn/aten.h>
 #include <piper/nn/stage.h>
 #include <piper/profile/reference_layers.h>
+
+#include <utility>
 
 namespace piper::profile {
 namespace {
@@ -13,28 +16,31 @@ using schedule::SegmentKind;
 
 constexpr int32_t kLayers = 3;
 
-model::Model make_reference_model() {
-  model::Model m;
+Reference make_reference(int64_t hidden, int64_t head_dim, int64_t ffn, int64_t vocabulary,
+                         int64_t sequence) {
+  Reference reference{.model = {}, .sequence = sequence};
+  model::Model& m = reference.model;
   m.name = "reference layer";
-  m.hidden = 192;
-  m.vocabulary = 256;
+  m.hidden = hidden;
+  m.vocabulary = vocabulary;
   model::Layer layer;
-  layer.attention.num_heads = 4;
-  layer.attention.num_kv_heads = 2;
-  layer.attention.head_dim = 48;
-  layer.feed_forward.ffn = 320;
+  layer.attention.num_heads = hidden / head_dim;
+  layer.attention.num_kv_heads = layer.attention.num_heads / 2;
+  layer.attention.head_dim = head_dim;
+  layer.feed_forward.ffn = ffn;
   layer.feed_forward.num_experts = 8;
   layer.feed_forward.top_k = 2;
   layer.feed_forward.normalise_top_k = true;
   m.layers.assign(kLayers, layer);
-  return m;
+  return reference;
 }
 
-strategy::Strategy one_rank(int64_t sequences, strategy::Precision precision) {
+strategy::Strategy one_rank(const Reference& reference, int64_t sequences,
+                            strategy::Precision precision) {
   strategy::Strategy s;
-  s.layers_per_stage = {reference_model().num_layers()};
+  s.layers_per_stage = {reference.model.num_layers()};
   s.precision = precision;
-  s.sequence = kReferenceSequence;
+  s.sequence = reference.sequence;
   s.global_batch_sequences = s.micro_batch_sequences = sequences;
   s.num_micro_batches = 1;
   return s;
@@ -42,24 +48,30 @@ strategy::Strategy one_rank(int64_t sequences, strategy::Precision precision) {
 
 }  // namespace
 
-const model::Model& reference_model() {
-  static const model::Model model = make_reference_model();
-  return model;
+const Reference& reference_for(const BenchDevice& device) {
+  static const Reference small = make_reference(192, 48, 320, 256, 128);
+  static const Reference large = make_reference(2048, 128, 1408, 32000, 2048);
+  return device.is_cpu() ? small : large;
 }
 
 // Runs the whole model once on a stage: what each segment took, by kind.
 class ReferenceLayers::Pass {
  public:
-  Pass(strategy::Precision precision, int64_t sequences)
-      : stage_(nn::make_stage(reference_model(), one_rank(sequences, precision), Rank(0),
-                              {.dtype = executor::scalar_type(precision)})),
-        tokens_(at::arange(sequences * kReferenceSequence)
+  Pass(const Reference& reference, strategy::Precision precision, int64_t sequences,
+       const BenchDevice& device)
+      : streams_(device.device),
+        sequence_(reference.sequence),
+        stage_(
+            nn::make_stage(reference.model, one_rank(reference, sequences, precision), Rank(0),
+                           {.dtype = executor::scalar_type(precision), .device = device.device})),
+        tokens_(at::arange(sequences * sequence_)
                     .remainder(251)
-                    .reshape({sequences, kReferenceSequence})),
+                    .reshape({sequences, sequence_})
+                    .to(device.device)),
         targets_(tokens_.reshape({-1}).roll(1)) {}
 
   SegmentSamples run() {
-    seconds_.clear();
+    streams_.start();
     at::Tensor x = timed(SegmentKind::kEmbedding, Phase::kForward,
                          [&] { return stage_->embedding_forward(tokens_); });
     for (int32_t l = 0; l < kLayers; ++l) x = forward(l, x);
@@ -72,7 +84,7 @@ class ReferenceLayers::Pass {
     timed(SegmentKind::kEmbedding, Phase::kBackward,
           [&] { return stage_->embedding_backward(tokens_, g), at::Tensor(); });
     stage_->take_statistics();
-    return seconds_;
+    return seconds();
   }
 
  private:
@@ -84,10 +96,35 @@ class ReferenceLayers::Pass {
 
   template <class Call>
   at::Tensor timed(SegmentKind kind, Phase phase, const Call& call) {
-    const double before = executor::now_seconds();
+    const Moment before = now();
     at::Tensor result = call();
-    seconds_[{kind, phase}].push_back(executor::now_seconds() - before);
+    spans_.push_back({{kind, phase}, before, now()});
     return result;
+  }
+
+  // On the host's clock, or in the device's stream.
+  struct Moment {
+    double seconds = 0;
+    executor::DeviceEvent event = nullptr;
+  };
+  struct Span {
+    SegmentKey key;
+    Moment first, last;
+  };
+  Moment now() const {
+    if (streams_.is_device())
+      return {.event = streams_.record(graph::Stream::kCompute, /*timed=*/true)};
+    return {.seconds = executor::now_seconds()};
+  }
+  // Of all spans since the last call, when what they are of is done.
+  SegmentSamples seconds() {
+    streams_.synchronize();
+    SegmentSamples samples;
+    for (const Span& span : std::exchange(spans_, {}))
+      samples[span.key].push_back(streams_.is_device() ? executor::DeviceStreams::seconds_between(
+                                                             span.first.event, span.last.event)
+                                                       : span.last.seconds - span.first.seconds);
+    return samples;
   }
 
   at::Tensor forward(int32_t l, at::Tensor x) {
@@ -95,10 +132,10 @@ class ReferenceLayers::Pass {
     layer = {};
     layer.x = std::move(x);
     layer.x1 = timed(SegmentKind::kAttention, Phase::kForward, [&] {
-      return stage_->attention_forward(l, layer.x, kReferenceSequence, &layer.attention);
+      return stage_->attention_forward(l, layer.x, sequence_, &layer.attention);
     });
     layer.rows = timed(SegmentKind::kGate, Phase::kForward, [&] {
-      return stage_->gate_forward(l, layer.x1, kReferenceSequence, layer.routing, &layer.gate);
+      return stage_->gate_forward(l, layer.x1, sequence_, layer.routing, &layer.gate);
     });
     layer.out = timed(SegmentKind::kExperts, Phase::kForward, [&] {
       return stage_->experts_forward(l, layer.rows, layer.routing, &layer.experts);
@@ -121,21 +158,23 @@ class ReferenceLayers::Pass {
                                    layer.gate);
     });
     at::Tensor g = timed(SegmentKind::kAttention, Phase::kBackward, [&] {
-      return stage_->attention_backward(l, gx1, layer.x, layer.x1, kReferenceSequence,
-                                        layer.attention);
+      return stage_->attention_backward(l, gx1, layer.x, layer.x1, sequence_, layer.attention);
     });
     layer = {};
     return g;
   }
 
+  executor::DeviceStreams streams_;
+  int64_t sequence_;
   std::unique_ptr<nn::Stage> stage_;
   at::Tensor tokens_, targets_;
   Layer layers_[kLayers];
-  SegmentSamples seconds_;
+  std::vector<Span> spans_;
 };
 
-ReferenceLayers::ReferenceLayers(strategy::Precision precision, int64_t sequences)
-    : pass_(std::make_unique<Pass>(precision, sequences)) {}
+ReferenceLayers::ReferenceLayers(const Reference& reference, strategy::Precision precision,
+                                 int64_t sequences, const BenchDevice& device)
+    : pass_(std::make_unique<Pass>(reference, precision, sequences, device)) {}
 
 ReferenceLayers::~ReferenceLayers() = default;
 
@@ -147,7 +186,9 @@ double reference_window_seconds(strategy::Precision precision, executor::Cores& 
   double sum = 0;
   for (int repeat = 0; repeat <= kRepeats; ++repeat) {
     const executor::Cores::Hold core(cores);
-    if (!layers) layers = std::make_unique<ReferenceLayers>(precision, kReferencePassSequences);
+    if (!layers)
+      layers =
+          std::make_unique<ReferenceLayers>(reference_for({}), precision, kReferencePassSequences);
     const double start = executor::now_seconds();
     layers->run();
     if (repeat > 0) sum += executor::now_seconds() - start;

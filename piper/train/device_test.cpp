@@ -5,6 +5,7 @@
 #include <piper/nn/fused_attention.h>
 #include <piper/nn/host_read.h>
 #include <piper/nn/tensor_ops.h>
+#include <piper/profile/calibrate.h>
 #include <piper/train/equivalence_run.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -323,6 +324,38 @@ TEST_CASE("nobody waits for a device but through read_on_host()") {
   });
   CHECK(waits > 0);
   CHECK(reads == waits);
+}
+
+TEST_CASE("whole segments calibrate a device's prices as they do a processor's") {
+  cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
+  const auto calibrated = [&](at::Device device) {
+    cluster.numbers.clear();
+    stand_in::begin(stand_in::Mode::kLate);
+    profile::calibrate_segments(cluster, strategy::Precision::kBf16,
+                                {.num_ranks = 1,
+                                 .num_cores = 1,
+                                 .num_repeats = 1,
+                                 .device = {device},
+                                 .reference = &profile::reference_for({})});
+    return cluster.numbers;
+  };
+  const auto on_cpu = calibrated(at::kCPU);
+  const int64_t reads = stand_in::num_host_reads();
+  const auto on_device = calibrated(stand_in::device());
+  CHECK(stand_in::num_host_reads() > reads);  // it did compute there
+  int num_factors = 0;
+  for (const auto& [name, factor] : on_cpu) {
+    if (!name.starts_with("measured_over_priced.")) continue;
+    ++num_factors;
+    CAPTURE(name);
+    REQUIRE(on_device.contains(name));
+    CHECK(on_device.at(name) > 0);
+  }
+  CHECK(num_factors == 12);
+  // By which a run sees whether a processor is as fast as when it was profiled.
+  const std::string window = profile::reference_pass_name(strategy::Precision::kBf16);
+  CHECK(on_cpu.contains(window));
+  CHECK(!on_device.contains(window));
 }
 
 TEST_CASE("a host that reads a device's memory dies") {
