@@ -43,7 +43,7 @@ class ReferenceLayers {
   ReferenceLayers& operator=(const ReferenceLayers&) = delete;
 
   // Forward and backward once: what each segment took, layer by layer. On an accelerator it is the
-  // time between two events of its stream, and the calling thread has a stream (executor::OnDevice).
+  // time between two events of its stream; the calling thread has one (executor::OnDevice).
   SegmentSamples run();
 
  private:

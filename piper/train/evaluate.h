@@ -1,5 +1,5 @@
-// Loss of a model on a corpus, on a mesh (of one rank, too): non-overlapping windows, targets shifted
-// by one, the tail dropped.
+// Loss of a model on a corpus, on a mesh of one rank or more: non-overlapping windows, targets
+// shifted by one, the tail dropped.
 #pragma once
 
 #include <piper/checkpoint/weight_folder.h>
@@ -24,17 +24,19 @@ struct Evaluation {
 // is.
 strategy::Strategy in_wide_batches(strategy::Strategy strategy, int64_t num_windows);
 
-// By a rank of a mesh, forwards alone, on the first `max_windows` windows (0 = all) in global batches
-// of the strategy's size; all ranks call it and have the sums over the mesh. `first_number` and those after it, one a global batch:
-// RankTrainer::evaluate(). `progress` gets windows done and in all; may be empty.
+// By a rank of a mesh, forwards alone, on the first `max_windows` windows (0 = all) in global
+// batches of the strategy's size; all ranks call it and have the sums over the mesh. `first_number`
+// and those after it, one a global batch: RankTrainer::evaluate(). `progress` gets windows done and
+// in all; may be empty.
 LossSum evaluate_windows(RankTrainer& trainer, const data::Corpus& corpus,
                          const strategy::Strategy& strategy, int64_t max_windows,
                          int64_t first_number,
                          const std::function<void(int64_t, int64_t)>& progress = {});
 
 // The ranks of this process, which load their parts of the folder (checked: check_weights()); every
-// process calls it. One rank alone computes with all cores. Requires a strategy that runs (strategy::untrainable()). Throws InvalidInput,
-// IoError, CommError. `devices` as in RunShared; `progress` is called by rank 0.
+// process calls it. One rank alone computes with all cores. Requires a strategy that runs
+// (strategy::untrainable()). Throws InvalidInput, IoError, CommError. `devices` as in RunShared;
+// `progress` is called by rank 0.
 Evaluation evaluate_on_mesh(comm::World& world, const model::Model& model,
                             const strategy::Strategy& strategy,
                             const checkpoint::WeightFolder& weights, const data::Corpus& corpus,

@@ -2,8 +2,10 @@
 // other computes the block between two of its own exchanges, and the backward makes the gradients
 // of the weights of its last block.
 //
-//   forward    wait combine  attention  post dispatch |            | wait dispatch  experts  post combine |
-//   backward                                          | wait combine  experts  post dispatch  weights |    | wait dispatch ...
+//   forward     wait combine, attention, post dispatch
+//   backward    wait combine, experts, post dispatch, weights
+//   forward     wait dispatch, experts, post combine
+//   backward    wait dispatch, attention, weights, (the next layer's forward again,) post combine
 //
 // Rows of both share the links where one waits for what should have come and the other's are on
 // their way already, and with collectives of tp and cp: the fluid of the simulation
