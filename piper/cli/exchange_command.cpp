@@ -20,7 +20,7 @@ namespace {
 
 using report::Align;
 
-constexpr int64_t kMostMembers = 1024;  // simulated one by one: seconds for each form
+constexpr int64_t kMostMembers = 1024;  // simulated one by one: seconds for each configuration
 
 struct Flags {
   std::string cluster;
@@ -41,7 +41,7 @@ constexpr int64_t kMostBytes = int64_t{1} << 30;
 // Nearer than that two algorithms are one: often the same messages in nearly the same order.
 constexpr double kSame = 0.005;
 
-std::string form(const plan::PricedExchange& p) {
+std::string configuration(const plan::PricedExchange& p) {
   return p.chunk_bytes == 0 ? strategy::name(p.algorithm)
                             : fmt::format("{}, pieces of {}", strategy::name(p.algorithm),
                                           format_bytes(static_cast<double>(p.chunk_bytes)));
@@ -85,10 +85,10 @@ std::string to_text(const std::vector<Sized>& all) {
     });
     const bool is_there = next != s.choice.priced.end();
     table.rows.push_back(
-        {format_bytes(static_cast<double>(s.bytes)), form(best), format_seconds(best.seconds),
-         fmt::format("{:.2f}", s.flat_seconds / best.seconds),
+        {format_bytes(static_cast<double>(s.bytes)), configuration(best),
+         format_seconds(best.seconds), fmt::format("{:.2f}", s.flat_seconds / best.seconds),
          s.limit_seconds > 0 ? fmt::format("{:.2f}", best.seconds / s.limit_seconds) : "-",
-         is_there ? form(*next) : "-",
+         is_there ? configuration(*next) : "-",
          is_there ? fmt::format("{:.1f} %", 100 * (next->seconds / best.seconds - 1)) : "-"});
   }
   return report::to_text(table);
@@ -128,7 +128,8 @@ int run(const Flags& flags) {
     return 0;
   }
   fmt::print(
-      "all-to-all of {} ranks on {} node{} of {}, packed{}: priced by simulating every form's "
+      "all-to-all of {} ranks on {} node{} of {}, packed{}: priced by simulating every "
+      "configuration's "
       "steps\n{}\n`piper train --all-to-all NAME --all-to-all-chunk BYTES` moves rows so.\n",
       members, flags.nodes, flags.nodes == 1 ? "" : "s", machine.name,
       flags.hot == 1 ? "" : fmt::format(", rank 0 gets {:g} times as much", flags.hot),
@@ -152,7 +153,7 @@ Run add_exchange(Subcommand command) {
   command.add_option("--hot", flags->hot, "rank 0 gets so many times as much as others")
       .check(number_in(1.0, 1000.0))
       .show_default();
-  command.add_flag("--json", flags->json, "print all forms as JSON");
+  command.add_flag("--json", flags->json, "print all configurations as JSON");
   return [flags] { return run(*flags); };
 }
 

@@ -24,6 +24,11 @@ const char* name(ReductionAlgorithm algorithm) {
   return "?";
 }
 
+ReductionAlgorithm algorithm_of(strategy::Reduction reduction) {
+  return reduction == strategy::Reduction::kHierarchical ? ReductionAlgorithm::kHierarchical
+                                                         : ReductionAlgorithm::kDirect;
+}
+
 MemberSteps reduce_scatter(ReductionAlgorithm algorithm, int64_t member, const Topology& topology,
                            int64_t count) {
   switch (algorithm) {

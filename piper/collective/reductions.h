@@ -4,6 +4,7 @@
 
 #include <piper/collective/steps.h>
 #include <piper/collective/topology.h>
+#include <piper/strategy/strategy.h>
 
 #include <array>
 #include <cstdint>
@@ -18,6 +19,8 @@ enum class ReductionAlgorithm : uint8_t {
 inline constexpr std::array kReductionAlgorithms{
     ReductionAlgorithm::kDirect, ReductionAlgorithm::kRing, ReductionAlgorithm::kHierarchical};
 const char* name(ReductionAlgorithm algorithm);  // "direct", "ring", "hierarchical"
+// By which a strategy's gradients are summed.
+ReductionAlgorithm algorithm_of(strategy::Reduction reduction);
 
 // In place in the output, in units of elements: reduction.h says what is where. Only kHierarchical
 // reads more of the topology than the number of members.

@@ -57,8 +57,8 @@ std::string to_text(const AllToAllConfig& config) {
 double cost_over_flat(const ExchangeSite& site, const AllToAllConfig& config,
                       const ExchangeLoad& load) {
   if (is_plain(config.algorithm)) return 1;
-  const double flat = all_to_all_seconds(site, {AllToAll::kNodeAware, 0}, load);
-  return flat > 0 ? all_to_all_seconds(site, config, load) / flat : 1;
+  const double flat = configured_seconds(site, {AllToAll::kNodeAware, 0}, load);
+  return flat > 0 ? configured_seconds(site, config, load) / flat : 1;
 }
 
 double cost_over_flat(const cluster::Cluster& cluster, const Group& group,
@@ -79,7 +79,7 @@ double cost_over_flat(const cluster::Cluster& cluster, const Group& group,
   return cost_over_flat(site, config, {mean, hot, routed.on(site)});
 }
 
-CommTime slowed_by(const CommTime& flat, double factor) {
+CommTime times_flat(const CommTime& flat, double factor) {
   const double total = factor * flat.total(), transfer = std::min(total, flat.transfer);
   return {.latency = total - transfer, .transfer = transfer};
 }

@@ -374,7 +374,7 @@ DedupRatios Routed::on(const ExchangeSite& site) const {
   return expected_spread(*layer, site.members(), site.levels.front().members, row_bytes);
 }
 
-double all_to_all_seconds(const ExchangeSite& site, const AllToAllConfig& config,
+double configured_seconds(const ExchangeSite& site, const AllToAllConfig& config,
                           const ExchangeLoad& load) {
   if (config.algorithm == AllToAll::kHaloDedup)
     return dedup_seconds(site, config.chunk_bytes, load).mean();

@@ -27,7 +27,7 @@
 // simulator is 1 to 9 %, naive orders 13 %; docs/collectives.md has the worst cases. kFlat's own
 // order, rotated by distance, is priced as the node-aware one: what all_to_all_seconds() means. One
 // rank is hot, wherever a load says that some are. A further algorithm: its case in
-// all_to_all_seconds and in scratch_bytes. Pure functions, thread-safe.
+// configured_seconds and in scratch_bytes. Pure functions, thread-safe.
 #pragma once
 
 #include <piper/cost/exchange_time.h>
@@ -85,7 +85,7 @@ struct Routed {
   DedupRatios on(const ExchangeSite& site) const;
 };
 
-double all_to_all_seconds(const ExchangeSite& site, const AllToAllConfig& config,
+double configured_seconds(const ExchangeSite& site, const AllToAllConfig& config,
                           const ExchangeLoad& load);
 
 // Seconds over those of one message a pair, all posted at once, in node-aware order: what
@@ -100,8 +100,9 @@ double cost_over_flat(const cluster::Cluster& cluster, const Group& group,
                       const AllToAllConfig& config, std::span<const double> to_bytes,
                       const Routed& routed = {});
 
-// Bytes that cross are those of the flat exchange: what is longer is waiting.
-CommTime slowed_by(const CommTime& flat, double factor);
+// The flat exchange's seconds by cost_over_flat(), which is below 1 where an algorithm is faster.
+// Bytes that cross are those of the flat one: what is longer is waiting.
+CommTime times_flat(const CommTime& flat, double factor);
 
 struct PricedAllToAll {
   AllToAllConfig config;

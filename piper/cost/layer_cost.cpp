@@ -218,8 +218,8 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
                               static_cast<double>(mesh.ep);
     const Group group{.size = mesh.ep * work.receivers()};
     const CommTime moves =
-        slowed_by(all_to_all_moves(cluster_, group, pair_bytes),
-                  cost_over_flat(cluster_, group, config, pair_bytes, routed(layer)));
+        times_flat(all_to_all_moves(cluster_, group, pair_bytes),
+                   cost_over_flat(cluster_, group, config, pair_bytes, routed(layer)));
     cost.exchange_scratch = exchange_scratch(layer, chunk, mesh.ep, config);
     cost.moving_part = moves.transfer / moves.total();
   }

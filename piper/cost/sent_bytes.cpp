@@ -256,14 +256,11 @@ class Sender {
   void add_half(const Task& task) {
     const ReducedBuffer buffer = reduced_buffer(step_.segment(task), model_, strategy_);
     const std::vector<Rank>& members = step_.graph.group(task.group);
-    const collective::ReductionAlgorithm algorithm =
-        strategy_.reduction == strategy::Reduction::kHierarchical
-            ? collective::ReductionAlgorithm::kHierarchical
-            : collective::ReductionAlgorithm::kDirect;
     const auto& half =
         task.kind == TaskKind::kReduceScatter ? collective::reduce_scatter : collective::all_gather;
-    const collective::MemberSteps steps = half(
-        algorithm, index_of(task), collective::topology_among(topology_, members), buffer.elements);
+    const collective::MemberSteps steps =
+        half(collective::algorithm_of(strategy_.reduction), index_of(task),
+             collective::topology_among(topology_, members), buffer.elements);
     std::vector<int64_t> bytes(members.size(), -1);  // -1: no message
     for (const collective::Step& step : steps.steps) {
       if (step.kind != collective::StepKind::kSend) continue;

@@ -18,16 +18,6 @@ using graph::TaskKind;
 using schedule::SegmentKind;
 using schedule::SlotKind;
 
-namespace {
-
-collective::ReductionAlgorithm all_to_all_of(strategy::Reduction reduction) {
-  return reduction == strategy::Reduction::kHierarchical
-             ? collective::ReductionAlgorithm::kHierarchical
-             : collective::ReductionAlgorithm::kDirect;
-}
-
-}  // namespace
-
 CommunicationTasks::CommunicationTasks(const ExecutorContext& context, const DeviceStreams& streams,
                                        SlotStore& slots, StepState& state)
     : context_(context),
@@ -223,7 +213,8 @@ std::unique_ptr<comm::Operation> CommunicationTasks::start_reduce_scatter(
   PIPER_CHECK(buffer.defined() && buffer.is_contiguous(), "nothing to reduce in " + name.what);
   const comm::Group group = context_.group_of(task);
   return comm::start_reduce_scatter(context_.tensors, group, std::move(name), element_of(buffer),
-                                    mutable_bytes_of(buffer), all_to_all_of(strategy_.reduction),
+                                    mutable_bytes_of(buffer),
+                                    collective::algorithm_of(strategy_.reduction),
                                     context_.topology_of(group), context_.device_scratch());
 }
 
@@ -299,7 +290,8 @@ std::unique_ptr<comm::Operation> start_gather(comm::Transport& transport, const 
                                               strategy::Reduction algorithm,
                                               const collective::Topology& topology) {
   return comm::start_all_gather(transport, group, std::move(name), element_of(tensor),
-                                mutable_bytes_of(tensor), all_to_all_of(algorithm), topology);
+                                mutable_bytes_of(tensor), collective::algorithm_of(algorithm),
+                                topology);
 }
 
 }  // namespace piper::executor

@@ -43,7 +43,7 @@ struct Error {
 
 }  // namespace
 
-TEST_CASE("losed forms of exchanges against the simulated steps, random machines and sizes") {
+TEST_CASE("closed forms of exchanges against the simulated steps, random machines and sizes") {
   std::mt19937 random(20261123);
   std::map<AllToAll, Error> errors;
   for (int i = 0; i < 150; ++i) {
@@ -62,7 +62,7 @@ TEST_CASE("losed forms of exchanges against the simulated steps, random machines
       const double simulated =
           exchange_seconds(fabric, topology, count, config.algorithm, config.chunk_bytes);
       const double error =
-          cost::all_to_all_seconds(site, config, {static_cast<double>(bytes), 1}) / simulated - 1;
+          cost::configured_seconds(site, config, {static_cast<double>(bytes), 1}) / simulated - 1;
       Error& of = errors[config.algorithm];
       of.least = std::min(of.least, error);
       of.most = std::max(of.most, error);
@@ -108,7 +108,7 @@ TEST_CASE("a hot rank: configurations that can be chosen are within 35 % of the 
                                                   sim::topology_of(cluster, placement), count,
                                                   config.algorithm, config.chunk_bytes);
         const double closed =
-            all_to_all_seconds(site, config, {mean, kHot * static_cast<double>(bytes) / mean});
+            configured_seconds(site, config, {mean, kHot * static_cast<double>(bytes) / mean});
         CHECK(std::abs(closed / simulated - 1) < 0.35);
       }
     }

@@ -2,8 +2,8 @@
 // take in virtual time (sim/simulate_flows.h) over the ports of the machine. No thresholds: what
 // wins at which size follows.
 //
-// Forms of one algorithm that differ in the bytes of a piece are all tried, by powers of two, up to
-// 64 pieces a message: the time it takes does not grow with the bytes.
+// Configurations of one algorithm that differ in the bytes of a piece are all tried, by powers of
+// two, up to 64 pieces a message: the time it takes does not grow with the bytes.
 #pragma once
 
 #include <piper/collective/algorithms.h>
@@ -24,8 +24,8 @@ struct PricedExchange {
 struct ExchangeChoice {
   std::vector<PricedExchange>
       priced;  // ascending in seconds, ties in the order of strategy::kAllToAlls
-  // The busiest port when every pair's bytes take their own route. Forms that forward can be below
-  // it: they spread what is for a hot rank over the NICs of its node.
+  // The busiest port when every pair's bytes take their own route. Algorithms that forward can be
+  // below it: they spread what is for a hot rank over the NICs of its node.
   double straight_limit_seconds = 0;
   const PricedExchange& best() const { return priced.front(); }
 };

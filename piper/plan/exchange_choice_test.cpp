@@ -46,7 +46,7 @@ collective::CountOf pattern(int64_t bytes, bool is_hot, uint32_t seed) {
 
 }  // namespace
 
-TEST_CASE("the choice is within 5 % of the best form of a finer grid, over 500 cases") {
+TEST_CASE("the choice is within 5 % of the best configuration of a finer grid, over 500 cases") {
   std::mt19937 generator(20261122);
   const auto one_of = [&](std::initializer_list<double> values) {
     return *(values.begin() + generator() % values.size());

@@ -1,4 +1,5 @@
 #include <ATen/Parallel.h>
+#include <piper/base/error.h>
 #include <piper/base/median.h>
 #include <piper/cost/segment_time.h>
 #include <piper/executor/clock.h>
@@ -10,6 +11,7 @@
 #include <piper/profile/reference_layers.h>
 
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <cmath>
 #include <map>
@@ -24,11 +26,14 @@ namespace {
 
 using schedule::SegmentKind;
 
-// Sequences of a micro-batch.
-constexpr int64_t kBatches[] = {1, kReferencePassSequences, 8};
+// Sequences of a micro-batch; of an accelerator's longer ones (5 GB in fp32).
+constexpr std::array<int64_t, 3> kBatches{1, kReferencePassSequences, 8}, kBatchesOnDevice{1, 2, 4};
+const std::array<int64_t, 3>& batches_on(const BenchDevice& device) {
+  return device.is_cpu() ? kBatches : kBatchesOnDevice;
+}
 
 struct Measured {                        // seconds
-  std::vector<SegmentSamples> segments;  // by kBatches; ascending
+  std::vector<SegmentSamples> segments;  // by batch; ascending
   double window = 0;                     // reference_window_seconds; 0 where there are none
   double rank_scatter = 0;               // of ranks within windows
 };
@@ -127,15 +132,19 @@ Measured measure(const Reference& reference, strategy::Precision precision,
   return measured;
 }
 
-// The same of one rank on an accelerator, which needs no windows: its clock is its own.
+// Assumed to be enough there: nothing else runs on it.
+constexpr int64_t kRepeatsOnDevice = 8;
+
+// The same of one rank on an accelerator, without windows.
 Measured measure_on_device(const Reference& reference, strategy::Precision precision,
                            const CalibrateOptions& options) {
+  PIPER_CHECK(options.num_ranks == 1, "an accelerator has one rank");
   const executor::OnDevice on_device(options.device.device);
-  Measured measured{.segments = std::vector<SegmentSamples>(std::size(kBatches))};
-  for (size_t i = 0; i < std::size(kBatches); ++i) {
-    ReferenceLayers layers(reference, precision, kBatches[i], options.device);
+  Measured measured{.segments = std::vector<SegmentSamples>(kBatchesOnDevice.size())};
+  for (size_t i = 0; i < kBatchesOnDevice.size(); ++i) {
+    ReferenceLayers layers(reference, precision, kBatchesOnDevice[i], options.device);
     layers.run();  // first touch
-    for (int64_t repeat = 0; repeat < options.num_repeats; ++repeat)
+    for (int64_t repeat = 0; repeat < std::min(options.num_repeats, kRepeatsOnDevice); ++repeat)
       for (const auto& [key, values] : layers.run()) {
         std::vector<double>& samples = measured.segments[i][key];
         samples.insert(samples.end(), values.begin(), values.end());
@@ -197,7 +206,7 @@ void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision
                                 : measure_on_device(reference, precision, options);
   if (measured.window > 0) cluster.numbers[reference_pass_name(precision)] = measured.window;
   for (size_t i = 0; i < measured.segments.size(); ++i) {
-    const int64_t sequences = kBatches[i];
+    const int64_t sequences = batches_on(options.device)[i];
     cost::SegmentWork work;
     work.sequences = sequences;
     work.sequence = reference.sequence;
@@ -214,7 +223,7 @@ void calibrate_segments(cluster::Cluster& cluster, strategy::Precision precision
       const double priced =
           cost::segment_seconds(model, {kind, in_layers ? 0 : -1}, phase, work, cluster, precision);
       if (priced > 0)
-        log_ratios[key] += std::log(seconds / priced) / static_cast<double>(std::size(kBatches));
+        log_ratios[key] += std::log(seconds / priced) / static_cast<double>(kBatches.size());
     }
   }
   for (const auto& [key, log_ratio] : log_ratios)

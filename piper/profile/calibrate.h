@@ -17,7 +17,7 @@ struct CalibrateOptions {
   int64_t num_ranks = 4;
   int64_t num_cores = 2;
   // Of forward and backward over the reference layers (with 5, factors of one machine differed by
-  // up to 40 %, with 40 by up to 6 %).
+  // up to 40 %, with 40 by up to 6 %). On an accelerator at most 8.
   int64_t num_repeats = 25;
   BenchDevice device;                    // an accelerator has one rank
   const Reference* reference = nullptr;  // else reference_for(device)

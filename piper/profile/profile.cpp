@@ -95,13 +95,11 @@ class Profiler {
       fill_prices(host_.curves, precision, first, host_);
       first = false;
     }
-    // How much times scatter, and the hand-over of cores, stay as the last precision found them. An
-    // accelerator's times scatter less.
+    // How much times scatter, and the hand-over of cores, stay as the last precision found them.
     for (const strategy::Precision precision : options_.precisions)
       calibrate_segments(host_, precision,
                          {.num_ranks = options_.num_ranks,
                           .num_cores = host_.cores_per_node,
-                          .num_repeats = on_cpu() ? 25 : 8,
                           .device = options_.device});
     if (on_cpu())
       fill_links();

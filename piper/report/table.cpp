@@ -14,7 +14,7 @@ namespace piper::report {
 namespace {
 
 constexpr std::string_view kGap = "  ";
-constexpr int kLeastWidth = 8, kLongWord = 24;
+constexpr int kLeastWidth = 8;
 constexpr int kHang = 2;  // by which the further lines of a cell stand in
 
 struct Character {
@@ -89,28 +89,34 @@ void widen(Layout& layout, const std::vector<std::string>& cells) {
   }
 }
 
-// The first of `text` that stays together on a line of `room`: up to a comma, or else a word.
+// The first of `text`, which begins with none, that stays together on a line of `room`: up to a
+// comma, or else a word.
 std::string_view first_piece(std::string_view text, int room) {
   const size_t comma = text.find(", ");
   const std::string_view phrase = comma < text.size() ? text.substr(0, comma + 1) : text;
   return display_width(phrase) <= room ? phrase : text.substr(0, text.find(' '));
 }
 
-// A piece that is longer than a line is cut.
+// Spaces at the front stay; those where a line breaks go. A piece that is longer than a line is
+// cut.
 std::vector<std::string> wrapped(std::string_view text, int width) {
-  std::vector<std::string> lines(1);
+  std::vector<std::string> lines;
   while (!text.empty()) {
-    const int room = width - (lines.size() > 1 ? kHang : 0);
+    const size_t begin = text.find_first_not_of(' ');
+    if (begin == std::string_view::npos) break;
+    const std::string gap(begin, ' ');
+    text.remove_prefix(begin);
+    const int hang = lines.size() > 1 ? kHang : 0;
     const std::string_view piece = first_piece(text, width - kHang);
-    std::string& line = lines.back();
-    if (line.empty() && lines.size() == 1)
-      line = cut_to_width(piece, room);
-    else if (display_width(line) + 1 + display_width(piece) <= room)
-      line += " " + std::string(piece);
+    text.remove_prefix(piece.size());
+    if (!lines.empty() &&
+        display_width(lines.back()) + display_width(gap) + display_width(piece) <= width - hang)
+      lines.back() += gap + std::string(piece);
     else
-      lines.push_back(cut_to_width(piece, width - kHang));
-    text.remove_prefix(std::min(piece.size() + 1, text.size()));
+      lines.push_back(cut_to_width(lines.empty() ? gap + std::string(piece) : piece,
+                                   lines.empty() ? width : width - kHang));
   }
+  if (lines.empty()) lines.emplace_back();
   for (size_t i = 1; i < lines.size(); ++i) lines[i].insert(0, kHang, ' ');
   return lines;
 }
@@ -128,47 +134,60 @@ int longest_word(const std::string& text) {
 // Narrows left-aligned columns until the line fits or none may be narrower, each time the one whose
 // cells then need the fewest lines (of equals the widest), so that no cell is much taller than the
 // others. Words are cut only where nothing else helps.
-void shrink(Layout& layout, const Table& table) {
-  if (table.max_width <= 0) return;
-  std::vector<size_t> text;  // columns
-  for (size_t i = 0; i < table.columns.size(); ++i)
-    if (table.columns[i].align == Align::kLeft) text.push_back(i);
-  int excess =
-      table.indent + static_cast<int>(kGap.size() * (layout.widths.size() - 1)) - table.max_width;
-  for (const int width : layout.widths) excess += width;
-  const auto of_cells = [&](size_t column, auto measure) {
-    int most = measure(layout.header[column]);
-    for (const auto& row : layout.rows)
-      if (column < row.size()) most = std::max(most, measure(row[column]));
-    return most;
-  };
-  std::vector<int> least(layout.widths.size(), kLeastWidth);
-  for (const size_t i : text)
-    least[i] = std::clamp(of_cells(i, longest_word) + kHang, kLeastWidth, kLongWord);
-  const auto lines = [&](size_t i) {
-    return of_cells(i, [&](const std::string& cell) {
-      return static_cast<int>(wrapped(cell, layout.widths[i] - 1).size());
-    });
-  };
-  for (const bool cuts_words : {false, true}) {
-    for (; excess > 0; --excess) {
-      size_t best = layout.widths.size();
-      int best_lines = 0;
-      for (const size_t i : text) {
-        if (layout.widths[i] <= (cuts_words ? kLeastWidth : least[i])) continue;
-        const int needed = lines(i);
-        if (best < layout.widths.size() &&
-            (needed > best_lines ||
-             (needed == best_lines && layout.widths[i] <= layout.widths[best])))
-          continue;
-        best = i;
-        best_lines = needed;
+class Shrinking {
+ public:
+  Shrinking(Layout& layout, const Table& table) : layout_(layout) {
+    excess_ =
+        table.indent + static_cast<int>(kGap.size() * (layout.widths.size() - 1)) - table.max_width;
+    for (const int width : layout.widths) excess_ += width;
+    if (excess_ <= 0) return;
+    for (size_t i = 0; i < table.columns.size(); ++i)
+      if (table.columns[i].align == Align::kLeft)
+        columns_.push_back({.index = i, .longest = most(i, longest_word), .lines = lines(i)});
+  }
+
+  void run() {
+    for (const bool cuts_words : {false, true}) {
+      for (; excess_ > 0; --excess_) {
+        Text* best = nullptr;
+        for (Text& text : columns_) {
+          const int least = cuts_words ? kLeastWidth : std::max(text.longest + kHang, kLeastWidth);
+          if (width(text) <= least) continue;
+          if (best == nullptr || text.lines < best->lines ||
+              (text.lines == best->lines && width(text) > width(*best)))
+            best = &text;
+        }
+        if (best == nullptr) break;
+        --layout_.widths[best->index];
+        best->lines = lines(best->index);
       }
-      if (best == layout.widths.size()) break;
-      --layout.widths[best];
     }
   }
-}
+
+ private:
+  struct Text {
+    size_t index = 0;
+    int longest = 0;  // word
+    int lines = 1;    // when it is narrower by one
+  };
+  int width(const Text& text) const { return layout_.widths[text.index]; }
+  int most(size_t column, auto measure) const {
+    int most = measure(layout_.header[column]);
+    for (const auto& row : layout_.rows)
+      if (column < row.size()) most = std::max(most, measure(row[column]));
+    return most;
+  }
+  int lines(size_t column) const {
+    return most(column, [&](const std::string& cell) {
+      return static_cast<int>(
+          wrapped(cell, std::max(kLeastWidth, layout_.widths[column] - 1)).size());
+    });
+  }
+
+  Layout& layout_;
+  std::vector<Text> columns_;
+  int excess_ = 0;
+};
 
 Layout lay_out(const Table& table) {
   Layout layout;
@@ -178,24 +197,22 @@ Layout lay_out(const Table& table) {
   for (const auto& row : table.rows) {
     PIPER_CHECK(row.size() <= table.columns.size(), "a row has more cells than the table columns");
     std::vector<std::string> cells;
-    for (const std::string& cell : row) cells.push_back(printable(cell));
+    for (const std::string& cell : row) {
+      const Column& column = table.columns[cells.size()];
+      cells.push_back(printable(cell));
+      if (column.align == Align::kLeft && column.max_width > 0)
+        cells.back() = cut_to_width(cells.back(), column.max_width);
+    }
     if (!row.empty()) cells.resize(table.columns.size());
     widen(layout, cells);
     layout.rows.push_back(std::move(cells));
   }
-  for (size_t i = 0; i < table.columns.size(); ++i) {
-    const Column& column = table.columns[i];
-    if (column.align == Align::kLeft && column.max_width > 0) {
-      layout.widths[i] = std::min(layout.widths[i], column.max_width);
-    }
-  }
-  shrink(layout, table);
+  if (table.max_width > 0) Shrinking(layout, table).run();
   return layout;
 }
 
 std::vector<std::string> lines_of(const std::string& cell, const Column& column, int width) {
   if (column.align == Align::kRight || display_width(cell) <= width) return {cell};
-  if (column.max_width > 0 && width == column.max_width) return {cut_to_width(cell, width)};
   return wrapped(cell, width);
 }
 

@@ -79,6 +79,28 @@ TEST_CASE("under a cap cells of text take several lines, and nothing of them is 
         "                              of all\n");
 }
 
+TEST_CASE("what a line has no room for goes to the next, spaces at its break left out") {
+  const auto lines = [](const std::string& cell, int width) {
+    const Table table{
+        .columns = {{""}}, .rows = {{cell}}, .header_rule = false, .max_width = width};
+    return to_text(table);
+  };
+  CHECK(lines("word   word   word", 9) == "word\n  word\n  word\n");
+  CHECK(lines("  inner word", 9) == "  inner\n  word\n");  // an indent stays
+  CHECK(lines("a, b c, defg", 8) == "a, b c,\n  defg\n");
+  CHECK(lines("", 9) == "\n");
+  CHECK(lines("漢字 漢字 漢字", 9) == "漢字 漢字\n  漢字\n");
+  CHECK(lines("漢字漢字漢字", 9) == "漢字漢字…\n");  // no space, no break
+}
+
+TEST_CASE("a word is cut only where no other column can be narrower") {
+  const std::string path = "configs/clusters/dgx-h100.json";
+  const Table table{.columns = {{"file"}, {"note"}},
+                    .rows = {{path, "measured on two nodes, described by hand, kept as it was"}},
+                    .max_width = 60};
+  CHECK(to_text(table).find(path) != std::string::npos);
+}
+
 TEST_CASE("a cap narrows text columns and never cuts a number") {
   Table table{.columns = {{"name"}, {"bytes", Align::kRight}, {"why"}},
               .rows = {{"short", "123456789012", std::string(60, 'w')}},

@@ -48,7 +48,7 @@ class Draw : public cost::example::StrategyDraw {
 
 namespace {
 
-// 5 % is what is wanted of the worst. Under pairs up to 8 % were seen (docs/results.md): what pairs
+// 5 % is what is wanted of the worst. Under pairs up to 9 % were seen (docs/results.md): what pairs
 // of micro-batches and ZeRO move at once, and other stages beside them, no formula follows.
 struct Error {
   double size = 0;

@@ -64,14 +64,6 @@ Batch training_batch(const data::Corpus& corpus, const strategy::Strategy& strat
   return batch;
 }
 
-Batch evaluation_batch(const data::Corpus& corpus, int64_t sequence, int64_t first_window,
-                       int64_t num_windows) {
-  Batch batch = empty_batch(num_windows, sequence);
-  for (int64_t row = 0; row < num_windows; ++row)
-    fill_row(batch, row, sequence, corpus, (first_window + row) * sequence);
-  return batch;
-}
-
 Batch validation_batch(const data::Corpus& corpus, const strategy::Strategy& strategy,
                        int64_t limit, int64_t number, int64_t dp_index, int64_t micro_batch) {
   PIPER_CHECK(limit >= 1 && limit <= num_windows(corpus, strategy.sequence));

@@ -44,12 +44,8 @@ Batch training_batch(const data::Corpus& corpus, const strategy::Strategy& strat
                      int64_t step, int64_t dp_index, int64_t micro_batch);
 
 // Evaluation, whatever the kind of corpus: window w holds tokens [w*S, w*S + S) and targets [w*S +
-// 1, w*S + S + 1).
-Batch evaluation_batch(const data::Corpus& corpus, int64_t sequence, int64_t first_window,
-                       int64_t num_windows);
-
-// The same for one rank's micro-batch when a mesh evaluates: the `number`th global batch (from 0)
-// of the first `limit` windows. Rows beyond the limit are ignored: their targets are -100.
+// 1, w*S + S + 1). One rank's micro-batch when a mesh evaluates: of the `number`th global batch
+// (from 0) of the first `limit` windows. Rows beyond the limit are ignored: their targets are -100.
 Batch validation_batch(const data::Corpus& corpus, const strategy::Strategy& strategy,
                        int64_t limit, int64_t number, int64_t dp_index, int64_t micro_batch);
 

@@ -3,6 +3,7 @@
 #include <piper/data/indexed_dataset_writer.h>
 #include <piper/data/test_text.h>
 #include <piper/train/batches.h>
+#include <piper/train/evaluate.h>
 #include <tests/test_folder.h>
 
 #include <set>
@@ -110,10 +111,10 @@ TEST_CASE("a mesh validates on the first windows in order, and ignores what fill
   const strategy::Strategy s = strategy_of(2, 1, 1, 3);
   for (int64_t window = 0; window < 4; ++window) {
     const Batch batch = validation_batch(text, s, 3, window / 2, window % 2, 0);
-    const Batch expected = evaluation_batch(text, 3, window, 1);
     if (window < 3) {
-      CHECK(at::equal(batch.tokens_BS, expected.tokens_BS));
-      CHECK(at::equal(batch.targets_T, expected.targets_T));
+      const int64_t first = '0' + 3 * window;
+      CHECK(at::equal(batch.tokens_BS, at::arange(first, first + 3, at::kLong).view({1, 3})));
+      CHECK(at::equal(batch.targets_T, at::arange(first + 1, first + 4, at::kLong)));
     } else {
       CHECK(at::equal(batch.targets_T, at::full({3}, -100, at::kLong)));
     }
@@ -126,10 +127,30 @@ TEST_CASE("evaluation windows do not overlap, targets are shifted by one, the ta
   CHECK(num_windows(text, 4) == 2);
   CHECK(num_windows(text, 9) == 1);
   CHECK_THROWS_AS(num_windows(text, 10), InvalidInput);
-  const Batch batch = evaluation_batch(text, 4, 0, 2);
+  const strategy::Strategy s = strategy_of(1, 1, 2, 4);
+  const Batch batch = validation_batch(text, s, 2, 0, 0, 0);
   CHECK(at::equal(batch.tokens_BS, at::arange('0', '8', at::kLong).view({2, 4})));
   CHECK(at::equal(batch.targets_T, at::arange('1', '9', at::kLong)));
-  CHECK(at::equal(evaluation_batch(text, 4, 1, 1).tokens_BS, batch.tokens_BS.slice(0, 1, 2)));
+}
+
+TEST_CASE(
+    "one rank evaluates as many windows at once as make 2,048 tokens, if that changes nothing") {
+  strategy::Strategy s = strategy_of(1, 3, 2, 256);
+  const auto at_once = [&](int64_t num_windows) {
+    const strategy::Strategy wide = in_wide_batches(s, num_windows);
+    CHECK(wide.num_micro_batches * wide.micro_batch_sequences == wide.global_batch_sequences);
+    return wide.micro_batch_sequences;
+  };
+  CHECK(at_once(100) == 8);
+  CHECK(at_once(5) == 5);  // all there are
+  s.sequence = 4096;
+  CHECK(at_once(100) == 1);
+  const strategy::Strategy given = s;
+  s.capacity.factor = 1.25;  // counted in the micro-batch
+  CHECK(strategy::to_json(in_wide_batches(s, 100)) == strategy::to_json(s));
+  s = given;
+  s.mesh.dp = 2;
+  CHECK(strategy::to_json(in_wide_batches(s, 100)) == strategy::to_json(s));
 }
 
 }  // namespace

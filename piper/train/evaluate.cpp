@@ -53,8 +53,7 @@ Evaluation evaluate_on_mesh(comm::World& world, const model::Model& model,
   executor::Cores cores(std::ssize(executor::allowed_cpus()));
   LossSum sums;
   comm::run_ranks(world, [&](comm::Transport& transport) {
-    at::set_num_threads(world.size() == 1 ? static_cast<int>(std::ssize(executor::allowed_cpus()))
-                                          : 1);
+    if (world.size() > 1) at::set_num_threads(1);
     RankTrainer trainer(shared, transport, cores);
     checkpoint::load_weights(weights, trainer.stage().named_pieces(), model.tied_embeddings);
     const LossSum of_mesh = evaluate_windows(trainer, corpus, strategy, max_windows, 1,

@@ -19,9 +19,9 @@ struct Evaluation {
   int64_t tokens = 0;  // target tokens
 };
 
-// The strategy on one rank with as many windows at once as make its products large, which changes
-// no loss; any other, and one whose experts have a capacity (which counts in micro-batches), as it
-// is.
+// The strategy with as many windows in a micro-batch as make its products large (2,048 tokens, or
+// one window), whatever its batch was: this changes no loss. Only on one rank, and where no expert
+// has a capacity, which counts in micro-batches; any other strategy comes back as it is.
 strategy::Strategy in_wide_batches(strategy::Strategy strategy, int64_t num_windows);
 
 // By a rank of a mesh, forwards alone, on the first `max_windows` windows (0 = all) in global
@@ -34,9 +34,9 @@ LossSum evaluate_windows(RankTrainer& trainer, const data::Corpus& corpus,
                          const std::function<void(int64_t, int64_t)>& progress = {});
 
 // The ranks of this process, which load their parts of the folder (checked: check_weights()); every
-// process calls it. One rank alone computes with all cores. Requires a strategy that runs
-// (strategy::untrainable()). Throws InvalidInput, IoError, CommError. `devices` as in RunShared;
-// `progress` is called by rank 0.
+// process calls it. One rank alone computes with as many threads as libtorch takes. Requires a
+// strategy that runs (strategy::untrainable()). Throws InvalidInput, IoError, CommError. `devices`
+// as in RunShared; `progress` is called by rank 0.
 Evaluation evaluate_on_mesh(comm::World& world, const model::Model& model,
                             const strategy::Strategy& strategy,
                             const checkpoint::WeightFolder& weights, const data::Corpus& corpus,

@@ -376,6 +376,8 @@ class LayerPricer {
       return scaled;
     };
     p_.mixture_forward = p_.mixture_backward = m;
+    p_.has_shared_beside =
+        trainer_.schedules_mixtures && s_.moe_chunks == 1 && layer_.feed_forward.has_shared();
     if (trainer_.schedules_mixtures) {
       in_order(r, among, products.forward(), shared.forward(), p_.feed_forward.forward,
                p_.mixture_forward, by_group);
@@ -477,8 +479,6 @@ class LayerPricer {
   }
 
   void host() {
-    p_.has_shared_beside = trainer_.schedules_mixtures && layer_.feed_forward.is_moe() &&
-                           s_.moe_chunks == 1 && layer_.feed_forward.has_shared();
     p_.host_seconds = layer_.feed_forward.is_moe() && trainer_.host_seconds_per_mixture_layer > 0
                           ? trainer_.host_seconds_per_mixture_layer
                           : trainer_.host_seconds_per_layer;

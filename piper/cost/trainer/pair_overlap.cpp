@@ -242,7 +242,7 @@ PairSeconds pair_seconds(const LayerPrice& p, const ShapeNeeds& needs, const Pai
 }
 
 PairCompute pair_compute(const LayerPrice& p, strategy::Recompute recompute,
-                         const TrainerProfile& trainer, const PairScale& scale) {
+                         const TrainerProfile& trainer, const ComputeScale& scale) {
   const auto block = [&](const BlockCompute& b) -> BlockCompute {
     return {.forward = b.forward * scale.forward,
             .backward = b.backward * scale.backward,

@@ -9,11 +9,13 @@
 //
 // Rows of both share the links where one waits for what should have come and the other's are on
 // their way already, and with collectives of tp and cp: the fluid of the simulation
-// (sim/network.h), repeated until layers take the same time.
+// (sim/network.h), over three layers, of which the last stands for every further one (with five the
+// same steps came out).
 #pragma once
 
 #include <piper/cost/layer_walk.h>
 #include <piper/cost/trainer/overlap_timeline.h>
+#include <piper/cost/trainer/trainer_context.h>
 
 namespace piper::cost {
 
@@ -26,12 +28,8 @@ struct PairCompute {
   bool travels_again = false;
 };
 
-// Seconds over what the prices say.
-struct PairScale {
-  double forward = 1, backward = 1, weights = 1;
-};
 PairCompute pair_compute(const LayerPrice& p, strategy::Recompute recompute,
-                         const TrainerProfile& trainer, const PairScale& scale);
+                         const TrainerProfile& trainer, const ComputeScale& scale);
 
 // By how many seconds less than the forward and the backward one behind the other `n` layers take:
 // n layer - ends, for at a chunk's ends nothing is there to compute meanwhile. Pure.

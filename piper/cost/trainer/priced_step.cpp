@@ -202,12 +202,12 @@ class StepPricer {
   static double end_seconds(Phase phase, const ChunkPart& chunk, double forward, double backward) {
     switch (phase) {
       case Phase::kForward:
-        return forward * chunk.forward_scale;
+        return forward * chunk.scale.forward;
       case Phase::kBackward:
       case Phase::kBackwardInput:
-        return backward * chunk.backward_scale;
+        return backward * chunk.scale.backward;
       case Phase::kBackwardWeights:
-        return backward * chunk.weights_scale;
+        return backward * chunk.scale.weights;
       case Phase::kRecompute:
       case Phase::kUpdate:
         break;
@@ -225,16 +225,16 @@ class StepPricer {
         segment.kind == SegmentKind::kAttention ? p.attention : p.feed_forward;
     switch (phase) {
       case Phase::kForward:
-        return block.forward * of.forward_scale;
+        return block.forward * of.scale.forward;
       case Phase::kRecompute:
-        return block.forward * of.backward_scale;
+        return block.forward * of.scale.backward;
       case Phase::kBackward:
-        return block.backward * of.backward_scale;
+        return block.backward * of.scale.backward;
       case Phase::kBackwardInput:
         return std::max(
-            0.0, block.backward * of.backward_scale - block.backward_weights * of.weights_scale);
+            0.0, block.backward * of.scale.backward - block.backward_weights * of.scale.weights);
       case Phase::kBackwardWeights:
-        return block.backward_weights * of.weights_scale;
+        return block.backward_weights * of.scale.weights;
       case Phase::kUpdate:
         break;
     }
@@ -248,7 +248,7 @@ class StepPricer {
     const double again = segment.kind == SegmentKind::kAttention
                              ? p.again(of.recompute, *parts_.trainer).compute - experts
                              : experts;
-    return again * of.backward_scale;
+    return again * of.scale.backward;
   }
 
   // What computes beside a collective is as long as what it hides, the rest is what is left.

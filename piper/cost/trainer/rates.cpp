@@ -171,8 +171,8 @@ double Rates::exchange_seconds(int64_t size, int64_t stride, const AllToAllConfi
   const ExchangeSite site(cluster_, {.stride = stride, .size = size});
   const ExchangeLoad full{load.pair_bytes, load.hot, routed.on(site)};
   const double flat_all_to_all =
-      all_to_all_seconds(site, {strategy::AllToAll::kNodeAware, 0}, full);
-  return all_to_all_seconds(site, config, full) * std::min(1.0, flat / flat_all_to_all);
+      configured_seconds(site, {strategy::AllToAll::kNodeAware, 0}, full);
+  return configured_seconds(site, config, full) * std::min(1.0, flat / flat_all_to_all);
 }
 
 double Rates::exchange_scratch(int64_t size, int64_t stride, const AllToAllConfig& config,

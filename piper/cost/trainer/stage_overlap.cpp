@@ -44,27 +44,23 @@ class OverlapWalk {
         idle_(prices.needs, state_needs_),
         hidden_(context.trainer.hidden_gradients),
         stage_(stage),
-        busy_(busy_seconds(context, sums)) {
-    const double backward = sums.backward.compute + sums.again.compute;
-    if (sums.forward.compute > 0)
-      forward_ = (busy_.forward - communication(sums.forward)) / sums.forward.compute;
-    if (backward > 0)
-      backward_ =
-          (busy_.backward - communication(sums.backward) - communication(sums.again)) / backward;
+        busy_(busy_seconds(context, sums)),
+        scale_(compute_scale(context, sums)) {
     if (every) return;
     // What hides exchanges of a pair hides nothing else. The first forward and the last backwards
     // of 1F1B and interleaved are in no pair.
     if (strategy::pairs_share_layers(s.schedule)) return;
-    const double computing = forward_ * sums.forward.compute + backward_ * backward;
+    const double computing = scale_.forward * sums.forward.compute +
+                             scale_.backward * (sums.backward.compute + sums.again.compute);
     const double left = computing > 0 ? std::clamp(1 - busy_.hideable / computing, 0.0, 1.0) : 1;
-    forward_ *= left;
-    backward_ *= left;
+    scale_.forward *= left;
+    scale_.backward *= left;
   }
 
   // With every micro-batch.
   void every(bool gathers, bool reduces, StageOverlap& out) const {
     const LayerPrice* before = nullptr;
-    ChunkOverlap one;
+    LayerOverlap one;
     for_each_chunk(s_, stage_, [&](int64_t chunk) {
       ChunkOverlap sum;
       double pair_ends = 0;
@@ -74,14 +70,15 @@ class OverlapWalk {
             if (p == nullptr || p != before)
               one = with_layer(p, gathers ? seconds(&Reduction::gather, dense, experts) : 0,
                                reduces ? seconds(&Reduction::reduce, dense, experts) : 0, forward,
-                               backward, pair_ends);
+                               backward);
             before = p;
-            sum.forward += one.forward;
-            sum.backward += one.backward;
-            sum.backward_input += one.backward_input;
-            sum.weights += one.weights;
-            sum.reduces += one.reduces;
-            sum.pair_saves += one.pair_saves;
+            sum.forward += one.seconds.forward;
+            sum.backward += one.seconds.backward;
+            sum.backward_input += one.seconds.backward_input;
+            sum.weights += one.seconds.weights;
+            sum.reduces += one.seconds.reduces;
+            sum.pair_saves += one.seconds.pair_saves;
+            pair_ends = std::max(pair_ends, one.pair_ends);
           });
       sum.pair_saves -= pair_ends;
       add(sum, out);
@@ -105,7 +102,7 @@ class OverlapWalk {
       for_each_layer(
           chunk, true,
           [&](const LayerPrice* p, double dense, double experts, double, double backward) {
-            const double weights = p != nullptr ? p->backward_weights / context_.efficiency : 0;
+            const double weights = p != nullptr ? p->backward_weights * scale_.weights : 0;
             if (is_whole)
               pass_backward(beside, p, backward);
             else
@@ -166,13 +163,18 @@ class OverlapWalk {
     }
   }
 
+  struct LayerOverlap {
+    ChunkOverlap seconds;
+    double pair_ends = 0;  // that a chunk of such layers in pairs takes longer at its ends
+  };
+
   // `in`, `back`: seconds of its weights that come in (once a pass), of its gradients that leave.
-  // `pair_ends`: raised to what a chunk of such layers in pairs takes longer at its ends.
-  ChunkOverlap with_layer(const LayerPrice* p, double in, double back, double forward,
-                          double backward, double& pair_ends) const {
+  LayerOverlap with_layer(const LayerPrice* p, double in, double back, double forward,
+                          double backward) const {
     const bool pairs = strategy::pairs(s_.schedule);
     const bool splits = strategy::splits_backward(s_.schedule);
-    ChunkOverlap out;
+    LayerOverlap layer;
+    ChunkOverlap& out = layer.seconds;
     OverlapTimeline ahead = idle_;
     ahead.post(hidden_ * in);
     pass_forward(ahead, p, forward);
@@ -181,7 +183,7 @@ class OverlapWalk {
     if (pairs || !splits) out.backward = backward_with(p, in + back, backward, 0);
     if (!splits && in + back > 0) out.reduces = back / (in + back) * out.backward;
     if (splits) {
-      const double weights = p != nullptr ? p->backward_weights / context_.efficiency : 0;
+      const double weights = p != nullptr ? p->backward_weights * scale_.weights : 0;
       out.backward_input = backward_with(p, in, backward, weights);
       out.weights = std::max(0.0, hidden_ * back - weights) + (1 - hidden_) * back;
     }
@@ -189,11 +191,14 @@ class OverlapWalk {
     if (pairs && p != nullptr && p->mixture_forward.dispatch.moves.total() > 0) {
       const PairSeconds pair = pair_with(*p, in, back);
       const PairSaving& alone = prices_.saved_in_pairs(*p, s_.recompute_of(stage_));
-      out.pair_saves = alone_forward(p, forward) + out.forward + alone_backward(p, backward) +
-                       out.backward - pair.layer - alone.layer;
-      pair_ends = std::max(pair_ends, pair.ends - alone.ends);
+      // No pair is faster for its states.
+      out.pair_saves =
+          std::min(out.forward + out.backward, alone_forward(p, forward) + out.forward +
+                                                   alone_backward(p, backward) + out.backward -
+                                                   pair.layer - alone.layer);
+      layer.pair_ends = std::max(0.0, pair.ends - alone.ends);
     }
-    return out;
+    return layer;
   }
 
   // `less`: gradients of weights that are made apart.
@@ -207,9 +212,7 @@ class OverlapWalk {
 
   // Of both; `in` comes in for the forward and for the backward.
   PairSeconds pair_with(const LayerPrice& p, double in, double back) const {
-    const PairCompute compute = pair_compute(
-        p, s_.recompute_of(stage_), context_.trainer,
-        {.forward = forward_, .backward = backward_, .weights = 1 / context_.efficiency});
+    const PairCompute compute = pair_compute(p, s_.recompute_of(stage_), context_.trainer, scale_);
     return pair_seconds(
         p, prices_.needs, compute,
         {.weights = in, .gradients = back, .hidden = hidden_, .needs = state_needs_});
@@ -239,13 +242,13 @@ class OverlapWalk {
     const int64_t n = s_.layers_per_stage[static_cast<size_t>(chunk)];
     const auto embed = [&] {
       if (chunk == 0)
-        visit(nullptr, ends.embedding_parameters, 0.0, ends.embedding_forward * forward_,
-              ends.embedding_backward * backward_);
+        visit(nullptr, ends.embedding_parameters, 0.0, ends.embedding_forward * scale_.forward,
+              ends.embedding_backward * scale_.backward);
     };
     const auto project = [&] {
       if (head)
-        visit(nullptr, ends.head_parameters, 0.0, ends.head_forward * forward_,
-              ends.head_backward * backward_);
+        visit(nullptr, ends.head_parameters, 0.0, ends.head_forward * scale_.forward,
+              ends.head_backward * scale_.backward);
     };
     if (backwards)
       project();
@@ -283,15 +286,17 @@ class OverlapWalk {
     const strategy::Recompute recompute = s_.recompute_of(stage_);
     if (recompute == strategy::Recompute::kNone) return 0;
     const PassPrice pass = p.again(recompute, context_.trainer);
-    return pass.compute * backward_ + communication(pass);
+    return pass.compute * scale_.backward + communication(pass);
   }
   void pass_forward(OverlapTimeline& beside, const LayerPrice* p, double end) const {
     if (p == nullptr) return beside.compute(end);
-    beside.forward(*p, p->attention.forward * forward_, p->feed_forward.forward * forward_);
+    beside.forward(*p, p->attention.forward * scale_.forward,
+                   p->feed_forward.forward * scale_.forward);
   }
   void run_again(OverlapTimeline& beside, const LayerPrice& p) const {
     if (s_.recompute_of(stage_) == strategy::Recompute::kFull)
-      beside.forward(p, p.attention.forward * backward_, p.feed_forward.forward * backward_);
+      beside.forward(p, p.attention.forward * scale_.backward,
+                     p.feed_forward.forward * scale_.backward);
     else
       beside.compute(again(p));
   }
@@ -299,16 +304,17 @@ class OverlapWalk {
                      double less = 0) const {
     if (p == nullptr) return beside.compute(end);
     run_again(beside, *p);
-    const double all = p->backward.compute * backward_;
-    const double kept = all > 0 ? std::max(0.0, all - less) / all * backward_ : 0;
+    const double all = p->backward.compute * scale_.backward;
+    const double kept = all > 0 ? std::max(0.0, all - less) / all * scale_.backward : 0;
     beside.backward(*p, p->attention.backward * kept, p->feed_forward.backward * kept);
   }
   double alone_forward(const LayerPrice* p, double end) const {
-    return p == nullptr ? end : p->forward.compute * forward_ + communication(p->forward);
+    return p == nullptr ? end : p->forward.compute * scale_.forward + communication(p->forward);
   }
   double alone_backward(const LayerPrice* p, double end) const {
-    return p == nullptr ? end
-                        : again(*p) + p->backward.compute * backward_ + communication(p->backward);
+    return p == nullptr
+               ? end
+               : again(*p) + p->backward.compute * scale_.backward + communication(p->backward);
   }
 
   const TrainerContext& context_;
@@ -321,7 +327,7 @@ class OverlapWalk {
   double hidden_;
   int64_t stage_;
   BusySeconds busy_;
-  double forward_ = 1, backward_ = 1;  // seconds of compute over the prices', as StepParts has them
+  ComputeScale scale_;
 };
 
 }  // namespace
@@ -334,18 +340,20 @@ StageOverlap StageOverlaps::of_stage(const Strategy& s, const ShapePrices& price
   const bool reduces = reduces_every(s), gathers = s.zero == 3 && reduces;
   const OverlapWalk walk(context_, s, prices, sums, traffic, stage, reduces);
   if (reduces) walk.every(gathers, reduces, out);
-  if (reduces && strategy::pairs(s.schedule)) {
-    const ListFacts& list = schedules_.lists(s)[static_cast<size_t>(stage)];
-    for (size_t i = 0; i < out.chunks.size(); ++i) {
-      const ChunkOverlap& chunk = out.chunks[i];
-      out.backward += list.whole[i] * chunk.backward +
-                      (1 - list.whole[i]) * (chunk.backward_input + chunk.weights) -
-                      list.paired * chunk.pair_saves;
-    }
-  }
   if (!reduces) walk.last(schedules_.tail(s, stage), out);
   if (!gathers) walk.first(out);
   return out;
+}
+
+void StageOverlaps::set_backward(const Strategy& s, int64_t stage, StageOverlap& out) {
+  const ListFacts& list = schedules_.lists(s)[static_cast<size_t>(stage)];
+  out.backward = 0;
+  for (size_t i = 0; i < out.chunks.size(); ++i) {
+    const ChunkOverlap& chunk = out.chunks[i];
+    out.backward += list.whole[i] * chunk.backward +
+                    (1 - list.whole[i]) * (chunk.backward_input + chunk.weights) -
+                    list.paired * chunk.pair_saves;
+  }
 }
 
 bool StageOverlaps::reduces_every(const Strategy& s) const {
@@ -378,6 +386,7 @@ const std::vector<StageOverlap>& StageOverlaps::of(const Strategy& s, const Shap
                          s.recompute_of(stage) == s.recompute_of(stage - 1) &&
                          !awaits_weights(s, of[i], stage, stages.back());
     stages.push_back(repeats ? stages.back() : of_stage(s, prices, of[i], stage));
+    if (reduces_every(s) && strategy::pairs(s.schedule)) set_backward(s, stage, stages.back());
   }
   return known_.emplace_back(key, std::move(stages)).second;
 }

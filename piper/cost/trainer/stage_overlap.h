@@ -19,8 +19,8 @@ struct ChunkOverlap {
   double backward = 0;                     // whole
   double backward_input = 0, weights = 0;  // the two parts of a split one
   double reduces = 0;                      // of `backward`: what gradients of weights add
-  // What of a forward's and a backward's hides when they are a pair (less than none where links are
-  // full, whatever hides).
+  // What hides when a forward and a backward are a pair beyond StageSums::hideable (less than none
+  // where links are full, whatever hides).
   double pair_saves = 0;
 };
 
@@ -34,7 +34,8 @@ struct StageOverlap {
   double gathered = 0;               // before the first forwards, alone
   double first = 0;                  // first forwards start late, or wait, for weights
   double gathered_last = 0;          // behind the update
-  std::vector<ChunkOverlap> chunks;  // of the first four, where there are several and these not 0
+  // Of the first four, where they are not 0 and the rank has several chunks, or pairs.
+  std::vector<ChunkOverlap> chunks;
 };
 
 // Of a step, behind its pipeline. `earlier`: by stage, how long before the last one it has done its
@@ -56,6 +57,8 @@ class StageOverlaps {
  private:
   StageOverlap of_stage(const strategy::Strategy& strategy, const ShapePrices& prices,
                         const StageSums& sums, int64_t stage);
+  // In pairs: as many of the stage's backwards are whole, and in a pair, as its list says.
+  void set_backward(const strategy::Strategy& strategy, int64_t stage, StageOverlap& overlap);
   // Whether gradients are reduced with every micro-batch, not behind the last.
   bool reduces_every(const strategy::Strategy& strategy) const;
   bool awaits_weights(const strategy::Strategy& strategy, const StageSums& sums, int64_t stage,

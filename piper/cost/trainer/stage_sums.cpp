@@ -31,6 +31,18 @@ BusySeconds busy_seconds(const TrainerContext& context, const StageSums& u) {
           .hideable = u.hideable};
 }
 
+ComputeScale compute_scale(const TrainerContext& context, const StageSums& u) {
+  const BusySeconds busy = busy_seconds(context, u);
+  ComputeScale scale{.weights = 1 / context.efficiency};
+  const double backward = u.backward.compute + u.again.compute;
+  if (u.forward.compute > 0)
+    scale.forward = (busy.forward - communication(u.forward)) / u.forward.compute;
+  if (backward > 0)
+    scale.backward =
+        (busy.backward - communication(u.backward) - communication(u.again)) / backward;
+  return scale;
+}
+
 void add_chunk(const TrainerContext& context, const ShapePrices& prices, const Strategy& s,
                Recompute recompute, int64_t chunk, StageSums& sums) {
   const TrainerProfile& trainer = context.trainer;
@@ -53,7 +65,6 @@ void add_chunk(const TrainerContext& context, const ShapePrices& prices, const S
     const double dropped = p.kept_bytes(Recompute::kNone, trainer) - kept;
     sums.kept_bytes += kept * count;
     sums.dropped_bytes += dropped * count;
-    sums.input_bytes += p.input_bytes * count;
     // Recomputed pieces are whole for the moment of their backward.
     sums.backward_bytes = std::max(sums.backward_bytes, p.backward_bytes + dropped);
     sums.placeholder_bytes = std::max(sums.placeholder_bytes, p.placeholder_bytes);

@@ -14,7 +14,7 @@ namespace piper::cost {
 struct StageSums {
   PassPrice forward, backward, again;  // compute before calibration
   double weights = 0;                  // compute of backward that makes gradients of weights
-  double kept_bytes = 0, input_bytes = 0, backward_bytes = 0, placeholder_bytes = 0;
+  double kept_bytes = 0, backward_bytes = 0, placeholder_bytes = 0;
   double dropped_bytes = 0;  // not kept, but made again for the backward
   double head_bytes = 0, head_placeholder_bytes = 0, exchange_bytes = 0;
   double dense_parameters = 0, expert_parameters = 0;
@@ -42,6 +42,8 @@ struct BusySeconds {
   double exposed() const { return total() - hideable; }  // in the steady state
 };
 BusySeconds busy_seconds(const TrainerContext& context, const StageSums& sums);
+
+ComputeScale compute_scale(const TrainerContext& context, const StageSums& sums);
 
 inline double communication(const PassPrice& p) { return p.tensor + p.exchange + p.context; }
 

@@ -11,23 +11,16 @@ ChunkPart chunk_part(const TrainerContext& context, const Strategy& s, const Sha
                      int64_t stage, int64_t chunk) {
   StageSums u;
   add_chunk(context, prices, s, s.recompute_of(stage), chunk, u);
-  const BusySeconds busy = busy_seconds(context, u);
   ChunkPart part{.has_embedding = chunk == 0,
                  .has_head = chunk + 1 == std::ssize(s.layers_per_stage),
                  .recompute = s.recompute_of(stage),
-                 .weights_scale = 1 / context.efficiency,
+                 .scale = compute_scale(context, u),
                  .kept_bytes = u.kept_bytes,
                  .copy_seconds = context.rates.host_copy_seconds(u.kept_bytes)};
   for (int64_t c = 0; c < chunk; ++c)
     part.first_layer += s.layers_per_stage[static_cast<size_t>(c)];
   for (int64_t i = 0; i < s.layers_per_stage[static_cast<size_t>(chunk)]; ++i)
     part.layers.push_back(&prices.of_layer(part.first_layer + i));
-  const double backward = u.backward.compute + u.again.compute;
-  if (u.forward.compute > 0)
-    part.forward_scale = (busy.forward - communication(u.forward)) / u.forward.compute;
-  if (backward > 0)
-    part.backward_scale =
-        (busy.backward - communication(u.backward) - communication(u.again)) / backward;
   return part;
 }
 

@@ -21,8 +21,7 @@ struct ChunkPart {
   std::vector<const LayerPrice*> layers;
   bool has_embedding = false, has_head = false;
   strategy::Recompute recompute = strategy::Recompute::kNone;
-  // Seconds of compute over the prices' (calibrated, and no less than the host takes).
-  double forward_scale = 1, backward_scale = 1, weights_scale = 1;
+  ComputeScale scale;
   double kept_bytes = 0;
   double copy_seconds = 0;  // of these to the host, or back
 };

@@ -23,4 +23,9 @@ struct TrainerContext {
   double efficiency;  // what seconds of compute are divided by
 };
 
+// Seconds of compute over what the prices say: calibrated, and no less than the host takes.
+struct ComputeScale {
+  double forward = 1, backward = 1;
+  double weights = 1;  // gradients of weights alone
+};
 }  // namespace piper::cost

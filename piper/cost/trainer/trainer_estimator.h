@@ -65,7 +65,8 @@ class TrainerEstimator : public Estimator {
   // its schedule: what tests hold the closed form of the bubble to.
   double simulated_seconds(const strategy::Strategy& strategy, double imbalance = 1);
 
-  // What the step is made of. Requires what estimate() requires; valid as long as this.
+  // What the step is made of. Requires what estimate() requires; valid until
+  // set_compute_efficiency().
   StepParts parts(const strategy::Strategy& strategy, double imbalance = 1);
 
   // m x mean work of a stage, exchanges left out (schedules that pair micro-batches hide them).
