@@ -104,7 +104,8 @@ model::Model with_grouped_products() {
 std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const PipelineSchedule schedule :
-       {PipelineSchedule::kInterleaved, PipelineSchedule::kZbV, PipelineSchedule::kDualPipeV}) {
+       {PipelineSchedule::kInterleaved, PipelineSchedule::kZbV, PipelineSchedule::kDualPipeV,
+        PipelineSchedule::kInterleavedPairs}) {
     strategy::Mesh mesh = mesh_of(2, 1, 1);
     mesh.vpp = 2;
     cases.push_back(make_case(small_model(), mesh, schedule));
@@ -124,6 +125,7 @@ std::vector<Case> all_cases() {
   cases.push_back(make_case(small_model(), mesh_of(1, 2, 2), PipelineSchedule::kGPipe,
                             Recompute::kNone, strategy::Precision::kBf16));
   cases.push_back(make_case(small_model(), mesh_of(2, 1, 1), PipelineSchedule::kZbH1));
+  cases.push_back(make_case(deepseek_like(), mesh_of(2, 2, 2), PipelineSchedule::k1F1BPairs));
   cases.push_back(make_case(deepseek_like(), mesh_of(1, 2, 1, 2)));
   cases.push_back(make_case(small_model(), mesh_of(1, 2, 2, 2)));
   cases.back().strategy.sequence_parallel = false;

@@ -114,6 +114,9 @@ TEST_CASE("a run whose experts move at random steps is bit-equal to one whose ex
       {.mesh = {.pp = 2, .ep = 2, .dp = 4}, .schedule = PipelineSchedule::kZbH1},
       {.mesh = {.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, .schedule = PipelineSchedule::kZbV},
       {.mesh = {.pp = 2, .ep = 2, .dp = 2, .vpp = 2}, .schedule = PipelineSchedule::kDualPipeV},
+      {.mesh = {.pp = 2, .ep = 2, .dp = 4}, .schedule = PipelineSchedule::k1F1BPairs, .zero = 1},
+      {.mesh = {.pp = 2, .ep = 2, .dp = 2, .vpp = 2},
+       .schedule = PipelineSchedule::kInterleavedPairs},
       // The expert group lies across the ranks that share the matrices of attention.
       {.mesh = {.ep = 2, .tp = 2}},
       {.mesh = {.ep = 4, .dp = 2, .tp = 2}, .precision = strategy::Precision::kBf16},
