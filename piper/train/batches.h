@@ -2,9 +2,11 @@
 // of the sequence in the global batch) alone: no state to save, and every mesh sees the same global
 // batch.
 //
-//   byte text         a window of sequence + 1 bytes that starts anywhere, drawn anew for every sequence
-//   indexed datasets  the tokens are cut into windows that start sequence tokens apart (the last token of one, a
-//                     target, is the first of the next); every window once an epoch, in shuffled order (window_order.h)
+//   byte text         a window of sequence + 1 bytes that starts anywhere, drawn anew for every
+//                     sequence
+//   indexed datasets  the tokens are cut into windows that start sequence tokens apart (the last
+//                     token of one, a target, is the first of the next); every window once an
+//                     epoch, in shuffled order (window_order.h)
 //
 // Documents follow one another without a boundary: a window may hold the end of one and the start
 // of the next.

@@ -9,8 +9,7 @@
 //
 // Rows of both share the links where one waits for what should have come and the other's are on
 // their way already, and with collectives of tp and cp: the fluid of the simulation
-// (sim/network.h), over three layers, of which the last stands for every further one (with five the
-// same steps came out).
+// (sim/network.h), over three layers, of which the last stands for every further one.
 #pragma once
 
 #include <piper/cost/layer_walk.h>
