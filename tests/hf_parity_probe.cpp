@@ -1,24 +1,26 @@
 // The C++ side of hf_parity.py: loads weights, computes the logits of the tokens and every gradient of the mean token
 // loss, and writes them.
 //
-//   hf_parity_probe DIR
+//   hf_parity_probe DIR [DEVICE [fp32 | bf16]]     DEVICE: cpu, stand-in (tests/stand_in/device.h), or libtorch's name
 //
 // DIR holds config.json (Hugging Face's), index.json and raw little-endian files:
 //   {"sequences": B, "sequence": S, "mtp_depth": k, "mtp_weight": w,
 //    "tensors": [{"name": ..., "shape": [...], "file": ...}, ...]}
-// tokens.bin and targets.bin: int64 [B, S]; tensors: fp32. Written: logits.bin [B * S, V], and for each tensor `file` +
-// ".gradient".
+// tokens.bin and targets.bin: int64 [B, S]; tensors: fp32. Written, in fp32: logits.bin [B * S, V], and for each tensor
+// `file` + ".gradient".
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/model/import.h>
 #include <piper/nn/whole_step.h>
+#include <tests/stand_in/device.h>
 
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <string>
 
 namespace piper {
 namespace {
@@ -34,12 +36,17 @@ at::Tensor read(const Path& path, std::vector<int64_t> shape, at::ScalarType dty
 }
 
 void write(const Path& path, const at::Tensor& t) {
-  const at::Tensor whole = t.contiguous();
+  const at::Tensor whole = t.to(at::kCPU, at::kFloat).contiguous();
   std::ofstream out(path, std::ios::binary);
   out.write(static_cast<const char*>(whole.data_ptr()),
             static_cast<std::streamsize>(whole.nbytes()));
   if (!out) throw IoError(path.string() + ": cannot write");
 }
+
+struct Way {
+  at::Device device = at::kCPU;
+  at::ScalarType dtype = at::kFloat;
+};
 
 struct Case {
   model::Model model;
@@ -65,12 +72,17 @@ Case load(const Path& dir, nn::NamedTensors& weights) {
   return c;
 }
 
-std::unique_ptr<nn::Stage> stage_of(const Case& c, nn::NamedTensors weights) {
-  auto stage = nn::make_stage(
-      c.model, nn::testing::tiny_strategy(c.model, 1, 1, c.batch.tokens_BS.size(1)), Rank(0),
-      {.global_target_tokens = nn::testing::num_targets(c.batch),
-       .mtp_weight = c.mtp_weight,
-       .mtp_target_tokens = nn::testing::num_mtp_targets(c.model, c.batch)});
+std::unique_ptr<nn::Stage> stage_of(const Case& c, nn::NamedTensors weights, const Way& way) {
+  strategy::Strategy strategy =
+      nn::testing::tiny_strategy(c.model, 1, 1, c.batch.tokens_BS.size(1));
+  if (way.dtype == at::kBFloat16) strategy.precision = strategy::Precision::kBf16;
+  auto stage =
+      nn::make_stage(c.model, strategy, Rank(0),
+                     {.dtype = way.dtype,
+                      .device = way.device,
+                      .global_target_tokens = nn::testing::num_targets(c.batch),
+                      .mtp_weight = c.mtp_weight,
+                      .mtp_target_tokens = nn::testing::num_mtp_targets(c.model, c.batch)});
   for (nn::NamedPiece& piece : stage->named_pieces()) {
     const auto found = weights.find(piece.name);
     if (found == weights.end()) throw InvalidInput(piece.name + ": not among the saved tensors");
@@ -102,11 +114,26 @@ at::Tensor logits(const Case& c, nn::Stage& stage) {
   return stage.logits(x);
 }
 
-int probe(const Path& dir) {
+Way way_of(int argc, char** argv) {
+  const std::string device = argc > 2 ? argv[2] : "cpu";
+  Way way;
+  if (argc > 3 && std::string(argv[3]) == "bf16") way.dtype = at::kBFloat16;
+  if (device == "stand-in") {
+    way.device = testing::stand_in::device();
+    testing::stand_in::begin(testing::stand_in::Mode::kSynchronous);
+  } else {
+    way.device = at::Device(device);
+  }
+  return way;
+}
+
+int probe(const Path& dir, const Way& way) {
   at::set_num_threads(1);
   nn::NamedTensors weights;
-  const Case c = load(dir, weights);
-  const auto stage = stage_of(c, std::move(weights));
+  Case c = load(dir, weights);
+  const auto stage = stage_of(c, std::move(weights), way);
+  c.batch.tokens_BS = c.batch.tokens_BS.to(way.device);
+  c.batch.targets_T = c.batch.targets_T.to(way.device);
   write(dir / "logits.bin", logits(c, *stage));
   stage->zero_gradients();
   nn::testing::run_step(c.model, {stage.get()}, {c.batch});
@@ -119,9 +146,9 @@ int probe(const Path& dir) {
 }  // namespace piper
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
+  if (argc < 2 || argc > 4) return 2;
   try {
-    return piper::probe(argv[1]);
+    return piper::probe(argv[1], piper::way_of(argc, argv));
   } catch (const std::exception& error) {
     std::fputs(fmt::format("{}\n", error.what()).c_str(), stderr);
     return 2;

@@ -79,6 +79,11 @@ def check_papers():
     assert by_what["baseline, all-to-all of 256 M"]["verdict"] == "holds"
     assert by_what["largest gain of the all-to-all at B2/B1 = 8"]["verdict"] == "misprint"
     assert monta["assumptions"]
+    hybridep = json.loads(piper("--paper", "hybridep", "--json"))
+    by_what = {s["statement"]: s for s in hybridep["statements"]}
+    assert by_what["Mix-1, by the pre-expert time as printed"]["verdict"] == "misprint"
+    assert by_what["Mix-1, with ten times that time"]["verdict"] == "holds"
+    assert all(s["verdict"] == "holds" for s in hybridep["statements"] if "messages" in s["statement"])
     pipemoe = json.loads(piper("--paper", "pipemoe", "--json"))
     by_what = {s["statement"]: s for s in pipemoe["statements"]}
     assert by_what["layers whose passes have different best counts, 32 GPUs"]["verdict"] == "holds"

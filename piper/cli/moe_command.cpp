@@ -246,6 +246,8 @@ void print_paper(const Flags& flags) {
     print_statements(validate::parm_statements(), validate::parm_assumptions(), flags.json);
   else if (flags.paper == "pipemoe")
     print_statements(validate::pipemoe_statements(), validate::pipemoe_assumptions(), flags.json);
+  else if (flags.paper == "hybridep")
+    print_statements(validate::hybridep_statements(), validate::hybridep_assumptions(), flags.json);
   else
     print_statements(validate::monta_statements(), validate::monta_assumptions(), flags.json);
 }
@@ -323,7 +325,7 @@ Run add_moe(Subcommand command) {
   command
       .add_option("--paper", flags->paper,
                   "instead: what the paper prints beside what is computed, misprints said")
-      .check(one_of({"parm", "monta", "pipemoe"}));
+      .check(one_of({"parm", "monta", "pipemoe", "hybridep"}));
   command.add_option("--tp", flags->tp, "ranks that hold the same tokens")
       .check(integer_in(1, strategy::kMaxDegree))
       .show_default();

@@ -157,15 +157,19 @@ void SegmentDispatch::run_forward(const Task& task, const Segment& segment) {
         out(2 * c) = std::move(rows[c]);
         slots_.write(task, 2 * c + 1).routing = std::make_unique<nn::Routing>(std::move(routing));
       }
-      if (task.phase == Phase::kForward)
+      // Where the device alone has counts, nobody is sent any of these rows.
+      if (task.phase == Phase::kForward && !routed.empty())
         state_.routed_rows[{layer, task.micro_batch}] = std::move(routed);
       return;
     }
     case SegmentKind::kExperts: {
       const nn::Routing& routing = slots_.routing_of(task);
       if (task.phase == Phase::kForward)
-        state_.received_rows[layer] += std::accumulate(routing.computed_counts().begin(),
-                                                       routing.computed_counts().end(), int64_t{0});
+        state_.received_rows[layer] +=
+            routing.counts_E.defined()
+                ? in(0).size(0)
+                : std::accumulate(routing.computed_counts().begin(),
+                                  routing.computed_counts().end(), int64_t{0});
       out(0) = stage_.experts_forward(layer, in(0), routing, new_tape(task));
       return;
     }

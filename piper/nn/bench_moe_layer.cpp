@@ -2,6 +2,7 @@
 #include <piper/base/median.h>
 #include <piper/nn/aten.h>
 #include <piper/nn/bench_moe_layer.h>
+#include <piper/nn/experts.h>
 #include <piper/nn/stage.h>
 
 #include <algorithm>
@@ -86,7 +87,7 @@ MoeLayerBench::MoeLayerBench(const MoeLayerShape& shape) : buffers_(std::make_un
                                                               .hidden = shape.hidden,
                                                               .ffn = shape.ffn,
                                                               .num_experts = shape.num_experts,
-                                                              .rows = routing.counts,
+                                                              .rows = known_counts(routing),
                                                               .options = shape.options});
 }
 

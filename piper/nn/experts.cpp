@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/nn/experts.h>
 #include <piper/nn/experts_grouped.h>
+#include <piper/nn/host_read.h>
 #include <piper/nn/product.h>
 #include <piper/nn/tensor_ops.h>
 
@@ -15,8 +16,8 @@ class Layout {
  public:
   Layout(const Routing& routing, int64_t local_experts, int64_t received)
       : local_experts_(local_experts),
-        num_peers_(static_cast<int64_t>(routing.computed_counts().size()) / local_experts),
-        counts_(routing.computed_counts()),
+        counts_(known_counts(routing)),
+        num_peers_(std::ssize(counts_) / local_experts),
         rows_(static_cast<size_t>(local_experts)) {
     PIPER_CHECK(num_peers_ * local_experts == static_cast<int64_t>(counts_.size()),
                 "received_counts is not [P * L]");
@@ -71,8 +72,9 @@ class Layout {
     }
   }
 
-  int64_t local_experts_, num_peers_;
-  const std::vector<int64_t>& counts_;
+  int64_t local_experts_;
+  std::vector<int64_t> counts_;
+  int64_t num_peers_;
   std::vector<int64_t> starts_;
   std::vector<int64_t> rows_;
 };
@@ -167,6 +169,12 @@ void zero_idle(ExpertsBlock& block, const Layout& layout, const Betas& beta) {
 
 }  // namespace
 
+std::vector<int64_t> known_counts(const Routing& routing) {
+  if (!routing.counts_E.defined()) return routing.computed_counts();
+  const at::Tensor read = read_on_host(routing.counts_E);
+  return {read.const_data_ptr<int64_t>(), read.const_data_ptr<int64_t>() + read.numel()};
+}
+
 at::Tensor experts_forward(ExpertsBlock& block, const at::Tensor& received_RD,
                            const Routing& routing, Tape* tape) {
   if (computes_grouped(block, received_RD))
@@ -201,7 +209,7 @@ at::Tensor experts_input_backward(const ExpertsBlock& block, const at::Tensor& g
     rows.input_gradient(gx_RD);
   });
   tape.saved.clear();
-  deferred = {.g_h_R2F = work.h_R2F, .act_RF = work.act_NF};
+  deferred = {.g_h_R2F = work.h_R2F, .act_RF = work.act_NF, .rows_by_expert = {}};
   return gx_RD;
 }
 

@@ -18,6 +18,7 @@
 #include <piper/nn/stage.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace piper::nn {
 
@@ -54,6 +55,10 @@ struct ExpertsBlock {
   }
 };
 
+// Rows that are computed with, by peer and local expert. The host waits where the device has them
+// alone (Routing::counts_E).
+std::vector<int64_t> known_counts(const Routing& routing);
+
 at::Tensor experts_forward(ExpertsBlock& block, const at::Tensor& received_RD,
                            const Routing& routing, Tape* tape);
 // Consumes the tape. Where it defers, the rows and the routing must live until the weights' part.
@@ -65,6 +70,7 @@ at::Tensor experts_backward(ExpertsBlock& block, const at::Tensor& g_out_RD,
 // of both arguments again.
 struct ExpertsDeferred {
   at::Tensor g_h_R2F, act_RF;
+  std::vector<at::Tensor> rows_by_expert;  // of experts_grouped.cpp; empty: one by one
 };
 at::Tensor experts_input_backward(const ExpertsBlock& block, const at::Tensor& g_out_RD,
                                   const Routing& routing, Tape& tape, ExpertsDeferred& deferred);

@@ -12,10 +12,15 @@
 namespace piper::nn {
 namespace {
 
-// Received rows lie by peer, then expert; a grouped product wants them by expert.
+// Received rows lie by peer, then expert; a grouped product wants them by expert. Made once for a
+// forward and its backward: the tape keeps it, in two integers of 4 bytes a row.
 class RowsByExpert {
  public:
   RowsByExpert(const Routing& routing, int64_t num_experts, const at::Tensor& like_RD) {
+    if (routing.counts_E.defined()) {  // of one peer
+      ends_ = routing.counts_E.cumsum(0).to(at::kInt);
+      return;
+    }
     const std::vector<int64_t>& counts = routing.computed_counts();  // [P * L]
     const int64_t num_peers = std::ssize(counts) / num_experts;
     PIPER_CHECK(num_peers * num_experts == std::ssize(counts), "received_counts is not [P * L]");
@@ -53,12 +58,22 @@ class RowsByExpert {
     place_ = at::empty_like(row).scatter_(0, source, row).to(at::kInt);
   }
 
+  // As `kept` says, or made now where it is empty: what began was computed one by one.
+  static RowsByExpert of(const std::vector<at::Tensor>& kept, const Routing& routing,
+                         int64_t num_experts, const at::Tensor& like_RD) {
+    return kept.empty() ? RowsByExpert(routing, num_experts, like_RD) : RowsByExpert(kept);
+  }
+  std::vector<at::Tensor> kept() const { return {ends_, source_, place_}; }
+
   // [E] int32: where the rows of each expert end.
   const at::Tensor& ends() const { return ends_; }
   at::Tensor by_expert(const at::Tensor& x_RD) const { return taken(x_RD, source_); }
   at::Tensor as_received(const at::Tensor& x_RD) const { return taken(x_RD, place_); }
 
  private:
+  explicit RowsByExpert(const std::vector<at::Tensor>& kept)
+      : ends_(kept.at(0)), source_(kept.at(1)), place_(kept.at(2)) {}
+
   static at::Tensor taken(const at::Tensor& x_RD, const at::Tensor& index) {
     if (!index.defined()) return x_RD;
     at::Tensor out_RD = at::empty_like(x_RD);
@@ -66,7 +81,9 @@ class RowsByExpert {
     return out_RD;
   }
 
-  at::Tensor ends_, source_, place_;  // [R] int32: where a row by expert lies, and the other way
+  at::Tensor ends_;
+  // [R] int32, undefined where one order is the other: where a row by expert lies, and the reverse.
+  at::Tensor source_, place_;
 };
 
 at::Tensor grouped(const at::Tensor& rows, const at::Tensor& matrices, const at::Tensor& ends) {
@@ -182,12 +199,14 @@ std::vector<std::string> grouped_products_found() {
 }
 
 bool computes_grouped(const ExpertsBlock& block, const at::Tensor& rows_RD) {
-  if (rows_RD.is_cpu() || rows_RD.size(0) == 0 || block.copied_gate_up != nullptr) return false;
-  if (!is_aligned(block.gate_up->value) || !is_aligned(block.down->value) ||
-      !begins_aligned(rows_RD))
-    return false;
-  return trials().found(rows_RD.device(), rows_RD.scalar_type()) &&
-         measured_choice().of(size_of(block, rows_RD.size(0)));
+  return computes_grouped(block, rows_RD.size(0), rows_RD.options()) && begins_aligned(rows_RD);
+}
+
+bool computes_grouped(const ExpertsBlock& block, int64_t num_rows, const at::TensorOptions& rows) {
+  if (rows.device().is_cpu() || num_rows == 0 || block.copied_gate_up != nullptr) return false;
+  return is_aligned(block.gate_up->value) && is_aligned(block.down->value) &&
+         trials().found(rows.device(), c10::typeMetaToScalarType(rows.dtype())) &&
+         measured_choice().of(size_of(block, num_rows));
 }
 
 at::Tensor grouped_forward(ExpertsBlock& block, const at::Tensor& received_RD,
@@ -198,26 +217,31 @@ at::Tensor grouped_forward(ExpertsBlock& block, const at::Tensor& received_RD,
   const at::Tensor act_RF = at::empty({h_R2F.size(0), h_R2F.size(1) / 2}, h_R2F.options());
   swiglu_out(act_RF, h_R2F);
   const at::Tensor out_RD = grouped(act_RF, block.down->value.transpose(1, 2), rows.ends());
-  if (tape != nullptr) tape->saved = {h_R2F};
+  if (tape != nullptr) {
+    tape->saved = rows.kept();
+    tape->saved.insert(tape->saved.begin(), h_R2F);
+  }
   return rows.as_received(out_RD);
 }
 
 at::Tensor grouped_input_backward(const ExpertsBlock& block, const at::Tensor& g_out_RD,
                                   const Routing& routing, Tape& tape, ExpertsDeferred& deferred) {
-  const RowsByExpert rows(routing, block.local_experts, g_out_RD);
   const at::Tensor h_R2F = tape.saved.at(0);
+  const auto rows = RowsByExpert::of({tape.saved.begin() + 1, tape.saved.end()}, routing,
+                                     block.local_experts, g_out_RD);
   tape.saved.clear();
   const at::Tensor act_RF =
       grouped(rows.by_expert(g_out_RD), block.down->value, rows.ends());  // its gradient, first
   swiglu_backward_(h_R2F, act_RF);
-  deferred = {.g_h_R2F = h_R2F, .act_RF = act_RF};
+  deferred = {.g_h_R2F = h_R2F, .act_RF = act_RF, .rows_by_expert = rows.kept()};
   return rows.as_received(grouped(h_R2F, block.gate_up->value, rows.ends()));
 }
 
 void grouped_weights_backward(ExpertsBlock& block, const at::Tensor& g_out_RD,
                               const at::Tensor& received_RD, const Routing& routing,
                               const ExpertsDeferred& deferred) {
-  const RowsByExpert rows(routing, block.local_experts, received_RD);
+  const auto rows =
+      RowsByExpert::of(deferred.rows_by_expert, routing, block.local_experts, received_RD);
   add_gradient(*block.down, block.down->beta(), rows.by_expert(g_out_RD), deferred.act_RF,
                rows.ends());
   add_gradient(*block.gate_up, block.gate_up->beta(), deferred.g_h_R2F, rows.by_expert(received_RD),

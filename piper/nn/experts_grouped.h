@@ -10,6 +10,7 @@
 #include <piper/nn/experts.h>
 #include <piper/nn/grouped_choice.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ void choose_grouped_products(const GroupedChoice& choice);
 // Whether these rows are computed by it: there are some, no expert is a copy, rows of the
 // matrices are multiples of 16 bytes, the trial went well, and the choice is so. Thread-safe.
 bool computes_grouped(const ExpertsBlock& block, const at::Tensor& rows_RD);
+// The same of as many rows that will begin aligned.
+bool computes_grouped(const ExpertsBlock& block, int64_t num_rows, const at::TensorOptions& rows);
 
 at::Tensor grouped_forward(ExpertsBlock& block, const at::Tensor& received_RD,
                            const Routing& routing, Tape* tape);

@@ -171,7 +171,10 @@ at::Tensor choose_forward(const GateBlock& block, const at::Tensor& x1_TD) {
 }
 
 GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Tensor& choices,
-                        int64_t sequence, std::span<Routing> chunks, Tape* tape) {
+                        int64_t sequence, std::span<Routing> chunks, Tape* tape, bool counts_stay) {
+  PIPER_CHECK(!counts_stay || (chunks.size() == 1 && block.places.empty() &&
+                               block.divided.count == 1 && !block.capacity.is_limited()),
+              "rows that the host counts");
   const at::Tensor xn_TD = rms_norm(x1_TD, block.norm->value, block.epsilon);
   Scores s = scores_of(block, router_logits(block, xn_TD), block.z_loss != 0 && tape != nullptr);
   at::Tensor expert_TK = chosen_experts(block, s.scores_TE);
@@ -185,8 +188,11 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
           ? dropped_of_own(block, choices, x1_TD.size(0), s.scores_TE.size(1), sequence, tie)
           : std::vector<char>{};
   const auto order_of = [&](const at::Tensor& scores_TE, const at::Tensor& chosen_TK) {
-    return order_rows(scores_TE, chosen_TK, span_of(block, chosen_TK.size(0), own_sequence),
-                      block.normalised, block.scaling, block.capacity, tie, block.places, dropped);
+    DispatchOrder order =
+        order_rows(scores_TE, chosen_TK, span_of(block, chosen_TK.size(0), own_sequence),
+                   block.normalised, block.scaling, block.capacity, tie, block.places, dropped);
+    if (!counts_stay) read_counts(order);
+    return order;
   };
   DispatchOrder sent = order_of(s.scores_TE, expert_TK);
   std::optional<DispatchOrder> of_own_tokens;
@@ -197,7 +203,11 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
   const DispatchOrder& order = of_own_tokens ? *of_own_tokens : sent;
   const SequenceSpan span = span_of(block, expert_TK.size(0), own_sequence);
   GateOutput out;
-  out.chosen = sum_over_sequences(order.sequence_counts, static_cast<size_t>(s.scores_TE.size(1)));
+  if (counts_stay)
+    out.chosen_there = order.sequence_counts_BE.sum(0);
+  else
+    out.chosen =
+        sum_over_sequences(order.sequence_counts, static_cast<size_t>(s.scores_TE.size(1)));
   const auto counts_BE = [&] {
     if (order.sequence_counts_BE.defined()) return order.sequence_counts_BE;
     return at::tensor(at::ArrayRef<int64_t>(order.sequence_counts))
@@ -227,6 +237,7 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
                  .token = std::move(orders[c].token),
                  .position = std::move(orders[c].position),
                  .counts = std::move(orders[c].counts),
+                 .counts_E = counts_stay ? std::move(orders[c].counts_P) : at::Tensor(),
                  .divided_rows = std::move(orders[c].divided_rows),
                  .first_own_row = orders[c].first_own_row,
                  .of_all_tokens = by_peers};

@@ -103,6 +103,7 @@ struct GateOutput {
   std::vector<int64_t>
       chosen;  // [E] how often each expert was chosen, by id; the routing's counts, by place, are
                // what was kept
+  at::Tensor chosen_there;  // the same [E] in place of both, where the counts stay on the device
 };
 
 // Experts and their weights as a capacity compares them, side by side: [T, 2k] of the main type.
@@ -111,8 +112,11 @@ at::Tensor choose_forward(const GateBlock& block, const at::Tensor& x1_TD);
 // Fills weights, token, position and counts of the routings, one for each chunk
 // (Stage::gate_forward). x1: [B * sequence, D], or of that this rank's share. `choices`: of all
 // ranks that share the sequences, by rank, where a capacity is theirs; else undefined.
+// `counts_stay`: nobody on the host asks how many rows an expert has (Routing::counts_E); for one
+// chunk whose rows lie in places by id, without a capacity (PIPER_CHECK).
 GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Tensor& choices,
-                        int64_t sequence, std::span<Routing> chunks, Tape* tape);
+                        int64_t sequence, std::span<Routing> chunks, Tape* tape,
+                        bool counts_stay = false);
 // Consumes the tape.
 struct GateGradient {
   at::Tensor x1;

@@ -44,18 +44,23 @@ double Amount::read() const {
   return there_.defined() ? here_ + read_on_host(there_).item<double>() : here_;
 }
 
-std::vector<double> read_all(const std::vector<Amount>& amounts) {
+std::vector<double> read_all(const std::vector<Amount>& amounts) { return read_all(amounts, {}); }
+
+std::vector<double> read_all(const std::vector<Amount>& amounts,
+                             const std::vector<at::Tensor>& further) {
   std::vector<double> values;
   std::vector<at::Tensor> there;
   for (const Amount& amount : amounts) {
     values.push_back(amount.here());
-    if (amount.there().defined()) there.push_back(amount.there().reshape({}));
+    if (amount.there().defined()) there.push_back(amount.there().reshape({1}));
   }
+  for (const at::Tensor& tensor : further) there.push_back(tensor.reshape({-1}).to(at::kDouble));
   if (there.empty()) return values;
-  const at::Tensor read = read_on_host(at::stack(there));
+  const at::Tensor read = read_on_host(at::cat(there));
   const auto* next = read.const_data_ptr<double>();
   for (size_t i = 0; i < amounts.size(); ++i)
     if (amounts[i].there().defined()) values[i] += *next++;
+  values.insert(values.end(), next, read.const_data_ptr<double>() + read.numel());
   return values;
 }
 

@@ -40,5 +40,8 @@ class Amount {
 
 // All of them with one wait at most.
 std::vector<double> read_all(const std::vector<Amount>& amounts);
+// The same, and behind them every element of `further`, which is on a device or empty.
+std::vector<double> read_all(const std::vector<Amount>& amounts,
+                             const std::vector<at::Tensor>& further);
 
 }  // namespace piper::nn

@@ -380,6 +380,15 @@ DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expe
   return order;
 }
 
+void read_counts(DispatchOrder& order) {
+  if (!order.counts_P.defined() || !order.counts.empty()) return;
+  const at::Tensor read =
+      read_on_host(at::cat({order.counts_P, order.sequence_counts_BE.reshape({-1})}));
+  const auto* first = read.const_data_ptr<int64_t>();
+  order.counts.assign(first, first + order.counts_P.size(0));
+  order.sequence_counts.assign(first + order.counts_P.size(0), first + read.size(0));
+}
+
 std::vector<char> beyond_capacity(const at::Tensor& choices_BSC, int64_t num_experts,
                                   int64_t padding, const strategy::Capacity& capacity, double tie) {
   const int64_t sequences = choices_BSC.size(0), sequence = choices_BSC.size(1),

@@ -200,8 +200,9 @@ class ModelStage final : public Stage {
                                        const at::Tensor& choices, int64_t sequence,
                                        std::span<Routing> chunks, Tape* tape) override {
     const NoAutograd guard;
-    GateOutput out =
-        nn::gate_forward(at(layer).gate, routed(x1_TD), choices, sequence, chunks, tape);
+    const at::Tensor routed_TD = routed(x1_TD);
+    GateOutput out = nn::gate_forward(at(layer).gate, routed_TD, choices, sequence, chunks, tape,
+                                      chunks.size() == 1 && counts_stay(at(layer), routed_TD));
     for (Routing& routing : chunks)
       if (share_.ep == 1) routing.received_counts = routing.counts;
     // Of ranks that route the same tokens the first counts them.
@@ -376,13 +377,23 @@ class ModelStage final : public Stage {
   }
   StageStatistics take_statistics() override {
     const Sums sums = std::exchange(sums_, {});
+    std::vector<at::Tensor> counts_there;
+    for (const auto& [layer, chosen_E] : counts_there_) counts_there.push_back(chosen_E);
     const std::vector<double> read =
-        read_all({sums.loss, sums.target_tokens, sums.auxiliary_loss, sums.z_loss, sums.mtp_loss});
+        read_all({sums.loss, sums.target_tokens, sums.auxiliary_loss, sums.z_loss, sums.mtp_loss},
+                 counts_there);
     statistics_.loss_sum = read[0];
     statistics_.target_tokens = static_cast<int64_t>(read[1]);
     statistics_.auxiliary_loss = read[2];
     statistics_.z_loss = read[3];
     statistics_.mtp_loss = read[4];
+    auto next = read.begin() + 5;
+    for (const auto& [layer, chosen_E] : std::exchange(counts_there_, {})) {
+      const std::vector<int64_t> counts(next, next + chosen_E.numel());
+      next += chosen_E.numel();
+      add(statistics_.expert_counts[layer], counts);
+      add(statistics_.expert_rows[layer], counts);
+    }
     return std::exchange(statistics_, {});
   }
 
@@ -479,8 +490,29 @@ class ModelStage final : public Stage {
 
   static bool is_of_copies(strategy::Axis replicas) { return replicas == strategy::Axis::kExpert; }
 
+  // Whether nobody on the host asks for the rows of each expert: none are sent, and the product
+  // takes their counts from the device.
+  bool counts_stay(const LayerBlocks& of, const at::Tensor& x1_TD) const {
+    const GateBlock& gate = of.gate;
+    return share_.ep == 1 && share_.experts.count == 1 && gate.places.empty() &&
+           gate.divided.count == 1 && !gate.deduplicated && !gate.capacity.is_limited() &&
+           computes_grouped(of.experts, x1_TD.size(0) * gate.top_k, x1_TD.options());
+  }
+
+  static void add(std::vector<int64_t>& sum, const std::vector<int64_t>& counts) {
+    sum.resize(counts.size());
+    for (size_t e = 0; e < counts.size(); ++e) sum[e] += counts[e];
+  }
+
   // Rows are by place, statistics by expert.
   void count_routing(int32_t layer, const GateOutput& out, const ExpertPlaces& places) {
+    sums_.auxiliary_loss += out.auxiliary_loss;
+    sums_.z_loss += out.z_loss;
+    if (out.chosen_there.defined()) {
+      at::Tensor& sum_E = counts_there_[layer];
+      sum_E = sum_E.defined() ? sum_E + out.chosen_there : out.chosen_there;
+      return;
+    }
     std::vector<int64_t> rows = out.rows_of_expert;
     if (!places.empty()) {
       rows.assign(out.chosen.size(), 0);
@@ -489,12 +521,6 @@ class ModelStage final : public Stage {
              i < static_cast<size_t>(places.first[e + 1]); ++i)
           rows[e] += out.rows_of_expert[static_cast<size_t>(places.place[i])];
     }
-    sums_.auxiliary_loss += out.auxiliary_loss;
-    sums_.z_loss += out.z_loss;
-    const auto add = [](std::vector<int64_t>& sum, const std::vector<int64_t>& counts) {
-      sum.resize(counts.size());
-      for (size_t e = 0; e < counts.size(); ++e) sum[e] += counts[e];
-    };
     add(statistics_.expert_counts[layer], out.chosen);
     add(statistics_.expert_rows[layer], rows);
   }
@@ -511,6 +537,7 @@ class ModelStage final : public Stage {
   struct Sums {
     Amount loss, target_tokens, auxiliary_loss, z_loss, mtp_loss;
   } sums_;
+  std::map<int32_t, at::Tensor> counts_there_;  // by layer, [E]: counts that stay on the device
 };
 
 }  // namespace

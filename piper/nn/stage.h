@@ -105,6 +105,9 @@ struct Routing {
   // each peer for each local expert, [P * L], peer-major. Received rows are ordered by peer, then
   // local expert.
   std::vector<int64_t> received_counts;
+  // [E] int64: both of these where the device has them alone (for ep = 1, and experts that are one
+  // product), which are then empty.
+  at::Tensor counts_E;
 
   // By rank of those that divide the rows: how many each has; this rank's follow `first_own_row`
   // others. Empty where they are not divided.

@@ -54,7 +54,9 @@ struct DispatchOrder {
   at::Tensor weights;                    // [N]
   std::vector<int64_t> counts;           // by place
   std::vector<int64_t> sequence_counts;  // [B * E]: choices by sequence, those dropped among them
-  at::Tensor sequence_counts_BE;         // the same where they are on a device; else undefined
+  // The same where an order was made on a device, and nowhere else until read_counts(); else
+  // undefined.
+  at::Tensor counts_P, sequence_counts_BE;
   // Behind divide_order(), of one rank's share of the rows: how many each has, and how many are
   // before this one's. `position` and `weights` are of all, by rank; `token` and `counts` its own.
   std::vector<int64_t> divided_rows;
@@ -126,13 +128,15 @@ struct SequenceSpan {
   int64_t padding = 0;        // the last of every sequence, which count in none of sequence_counts
 };
 //
-// Without a capacity a device finds the order itself, and the host waits once, for the counts; with
-// one it waits for scores and choices.
+// Without a capacity a device finds the order itself, and has the counts; with one the host waits
+// for scores and choices.
 DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
                          const SequenceSpan& sequences, bool normalised, double scaling = 1,
                          const strategy::Capacity& capacity = {},
                          double tie = capacity_tie(at::kFloat), const ExpertPlaces& places = {},
                          std::span<const char> dropped = {});
+// Counts that a device has alone come to the host, which waits once.
+void read_counts(DispatchOrder& order);
 // The same choice of what a capacity drops, by copy, from experts and weights side by side,
 // [B, S, 2k] of the main type. The last `padding` positions of a sequence count in nothing.
 std::vector<char> beyond_capacity(const at::Tensor& choices_BSC, int64_t num_experts,

@@ -200,15 +200,11 @@ DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
   const at::Tensor ones = at::ones_like(copies);
   const at::Tensor is_counted =
       at::remainder(token, span.sequence).lt(span.sequence - span.padding).to(at::kLong);
-  const at::Tensor counts_P = at::zeros({num_places}, place.options()).scatter_add_(0, place, ones);
+  order.counts_P = at::zeros({num_places}, place.options()).scatter_add_(0, place, ones);
   order.sequence_counts_BE =
       at::zeros({span.num_sequences * num_experts}, place.options())
-          .scatter_add_(0, sequence * num_experts + chosen_TK.reshape({-1}), is_counted);
-  const at::Tensor on_host = read_on_host(at::cat({counts_P, order.sequence_counts_BE}));
-  const auto* count = on_host.const_data_ptr<int64_t>();
-  order.counts.assign(count, count + num_places);
-  order.sequence_counts.assign(count + num_places, count + on_host.size(0));
-  order.sequence_counts_BE = order.sequence_counts_BE.view({-1, num_experts});
+          .scatter_add_(0, sequence * num_experts + chosen_TK.reshape({-1}), is_counted)
+          .view({-1, num_experts});
   return order;
 }
 

@@ -93,6 +93,7 @@ struct Trained {
   std::vector<double> losses, norms, mtp_losses;
   double imbalance = 0, dropped = 0;  // the most of a step; summed over the steps
   double z_loss = 0, auxiliary = 0;   // of the last step
+  int64_t host_waits = 0;             // of rank 0 in the last step
 };
 
 // Puts a rank's part where it belongs in the whole; NaN where no rank has put anything yet.
@@ -138,6 +139,7 @@ inline Trained run_training(
     if (prepare) prepare(trainer.stage());
     std::vector<double> losses, norms, mtp_losses;
     double imbalance = 0, dropped = 0, z_loss = 0, auxiliary = 0;
+    int64_t host_waits = 0;
     for (int64_t number = 1; number <= num_steps; ++number) {
       if (before_step) before_step(trainer, number);
       const StepOutcome outcome = trainer.step(number);
@@ -149,6 +151,7 @@ inline Trained run_training(
       dropped += outcome.dropped_fraction.value_or(0);
       z_loss = outcome.z_loss;
       auxiliary = outcome.auxiliary_loss;
+      host_waits = outcome.host_waits;
     }
     trainer.gather_weights(uint64_t{1} << 50);
     const std::lock_guard lock(mutex);
@@ -160,7 +163,7 @@ inline Trained run_training(
     if (transport.rank() == Rank(0)) {
       result.losses = losses, result.norms = norms, result.mtp_losses = mtp_losses;
       result.imbalance = imbalance, result.dropped = dropped, result.z_loss = z_loss;
-      result.auxiliary = auxiliary;
+      result.auxiliary = auxiliary, result.host_waits = host_waits;
     }
   });
   return result;

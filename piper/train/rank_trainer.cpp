@@ -2,6 +2,7 @@
 #include <piper/cost/sent_bytes.h>
 #include <piper/executor/tensor_bytes.h>
 #include <piper/executor/tensor_device_operations.h>
+#include <piper/nn/host_read.h>
 #include <piper/optim/parameter_share.h>
 #include <piper/schedule/migration.h>
 #include <piper/schedule/rank_chunks.h>
@@ -170,10 +171,12 @@ std::vector<executor::MicroBatch> RankTrainer::fetch(const BatchSource& source,
 StepOutcome RankTrainer::step(int64_t number, graph::Timeline* timeline) {
   number_ = number;
   outcome_ = {};
+  const int64_t waits_before = nn::num_host_waits();
   keep_weights();
   stage_->zero_gradients();
   const std::vector<executor::MicroBatch> batches = fetch(run_.batches, number);
   executor_->run_step(number, batches, update_, timeline);
+  outcome_.host_waits = nn::num_host_waits() - waits_before;
   return std::move(outcome_);
 }
 

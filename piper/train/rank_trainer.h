@@ -90,7 +90,8 @@ struct StepOutcome {
   std::map<int32_t, std::vector<int64_t>> expert_counts, expert_rows;
   std::optional<double> dropped_fraction;  // of all choices; with a capacity
   double load_imbalance =
-      0;  // most chosen expert over the mean, the worst layer; 0 for a dense model
+      0;                   // most chosen expert over the mean, the worst layer; 0 for a dense model
+  int64_t host_waits = 0;  // of this rank's host for its device (nn/host_read.h)
 };
 
 // The same on every rank: sums over the world.

@@ -35,16 +35,18 @@ struct Statement {
 
 std::vector<Statement> paper_statements();
 // The same of Parm (Pan et al. 2024), MoNTA (Guo et al. 2024) and PipeMoE (Shi et al. 2023) with
-// its follow-up FSMoE (Pan et al. 2025): formulas by cost/paper, measured
-// figures on the descriptions of their machines, with nothing fitted.
+// its follow-up FSMoE (Pan et al. 2025), and HybridEP (Yang et al. 2025): formulas by cost/paper,
+// measured figures on the descriptions of their machines, with nothing fitted.
 std::vector<Statement> parm_statements();
 std::vector<Statement> monta_statements();
 std::vector<Statement> pipemoe_statements();
+std::vector<Statement> hybridep_statements();
 // What the measured statements are priced with where the paper is silent.
 std::vector<std::string> statement_assumptions();
 std::vector<std::string> parm_assumptions();
 std::vector<std::string> monta_assumptions();
 std::vector<std::string> pipemoe_assumptions();
+std::vector<std::string> hybridep_assumptions();
 
 Json to_json(const Statement& statement);
 

@@ -99,8 +99,22 @@ def seconds_of(side):
     return (time.process_time() if DEVICE == "cpu" else time.perf_counter()) - start
 
 
+def dense_flops_per_second():
+    """Of one large product of two matrices: what the device has for dense work."""
+    size, rounds = (1024, 3) if DEVICE == "cpu" else (8192, 20)
+    a, b = torch.rand(size, size, device=DEVICE).to(DTYPE), torch.rand(size, size, device=DEVICE).to(DTYPE)
+    torch.mm(a, b)
+    wait()
+    start = time.perf_counter()
+    for _ in range(rounds):
+        torch.mm(a, b)
+    wait()
+    return 2 * size**3 * rounds / (time.perf_counter() - start)
+
+
 def main():
     torch.set_num_threads(1)
+    dense = dense_flops_per_second()
     others, left_out = {}, {}
     makers = {"torch, grouped": lambda: Layer("grouped"), "torch, one by one": lambda: Layer("loop")}
     makers.update({f"transformers, {backend}": lambda backend=backend: Transformers(backend) for backend in ("grouped_mm", "eager")})
@@ -113,7 +127,7 @@ def main():
             others.pop(name, None)
             left_out[name] = f"{type(error).__name__}: {str(error)[:120]}"
     if not others:
-        print(json.dumps({"milliseconds": {}, "ratio": float("nan"), "left_out": left_out}, indent=1))
+        print(json.dumps({"milliseconds": {}, "ratio": None, "left_out": left_out, "dense_flops_per_second": dense}, indent=1))
         return
     piper = Piper()
     for _ in range(2):
@@ -124,7 +138,8 @@ def main():
             times[name].append(piper.seconds() if name == "piper" else seconds_of(others[name]))
     best = min(others, key=lambda name: statistics.median(times[name]))
     print(json.dumps({"milliseconds": {name: 1e3 * statistics.median(of) for name, of in times.items()}, "fastest_of_the_others": best,
-                      "ratio": statistics.median(b / p for b, p in zip(times[best], times["piper"])), "left_out": left_out}, indent=1))
+                      "ratio": statistics.median(b / p for b, p in zip(times[best], times["piper"])), "left_out": left_out,
+                      "dense_flops_per_second": dense}, indent=1))
 
 
 if __name__ == "__main__":

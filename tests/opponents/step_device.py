@@ -46,7 +46,8 @@ def piper(folder):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][WARM_STEPS:]
     comparison = json.loads(done.stdout[done.stdout.index("{"):])["comparison"]
     return {"milliseconds": 1e3 * statistics.median(line["step_seconds"] for line in lines), "mfu": statistics.median(line["mfu"] for line in lines),
-            "peak_bytes": max(line["peak_bytes"] for line in lines), "predicted_milliseconds": 1e3 * comparison["predicted_step_seconds"] if comparison.get("predicted_step_seconds") else None}
+            "peak_bytes": max(line["peak_bytes"] for line in lines), "predicted_milliseconds": 1e3 * comparison["predicted_step_seconds"] if comparison.get("predicted_step_seconds") else None,
+            "comparison": comparison}
 
 
 class Opponent:

@@ -18,6 +18,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #ifdef __CUDACC__
 #define PIPER_EVERYWHERE __host__ __device__ __forceinline__
@@ -244,8 +245,8 @@ PIPER_EVERYWHERE void add_equal_rows(const Team& team, int64_t i, const int64_t*
   });
 }
 
-// -log softmax(logits)[target], 0 for a target of -100. With `gradient` the logits become scale
-// times its gradient.
+// -log softmax(logits)[target], 0 for a target of -100, no number for one outside the vocabulary.
+// With `gradient` the logits become scale times its gradient.
 template <int N, class T, class Team>
 PIPER_EVERYWHERE double cross_entropy_row(const Team& team, T* logits, int64_t target,
                                           int64_t vocabulary, bool gradient, double scale) {
@@ -268,7 +269,10 @@ PIPER_EVERYWHERE double cross_entropy_row(const Team& team, T* logits, int64_t t
     return of;
   });
   // Read by all before it is overwritten: the sum has met in between.
-  const double wanted = static_cast<double>(static_cast<M>(logits[target]));
+  constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
+  const double wanted = target >= 0 && target < vocabulary
+                            ? static_cast<double>(static_cast<M>(logits[target]))
+                            : kNoNumber;
   const double loss = std::log(static_cast<double>(sum)) + static_cast<double>(largest) - wanted;
   team.meet();
   if (gradient)

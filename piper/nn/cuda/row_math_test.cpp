@@ -5,6 +5,7 @@
 #include <piper/nn/tensor_ops.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -229,6 +230,12 @@ TEST_CASE("cross-entropy by row, and its gradient") {
       const double expected_loss = cross_entropy_(expected, target, gradient, 0.25).read();
       CHECK(loss == doctest::Approx(expected_loss).epsilon(1e-5));
       if (gradient) CHECK(difference(logits, expected) < 0.05 * tolerance<T>());
+    }
+    // Nothing beside the row is read.
+    for (const int64_t outside : {int64_t{-1}, kWidth}) {
+      const at::Tensor logits = wave({1, kWidth}, 0, dtype);
+      CHECK(std::isnan(cuda::cross_entropy_row<N>(kTeam, logits.data_ptr<T>(), outside, kWidth,
+                                                  /*gradient=*/true, 1)));
     }
   });
 }
