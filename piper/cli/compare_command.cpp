@@ -118,6 +118,7 @@ std::vector<std::pair<std::string, std::pair<std::string, std::string>>> axes(co
       {"schedule", {strategy::name(x.schedule), strategy::name(y.schedule)}},
       {"recompute", {strategy::name(x.recompute), strategy::name(y.recompute)}},
       {"zero", number(x.zero, y.zero)},
+      {"expert compression", number(x.expert_compression, y.expert_compression)},
       {"reductions", {strategy::name(x.reduction), strategy::name(y.reduction)}},
       {"reductions start", {strategy::name(x.reduction_start), strategy::name(y.reduction_start)}},
       {"sequence parallel", number(x.sequence_parallel, y.sequence_parallel)},

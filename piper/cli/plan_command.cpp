@@ -9,6 +9,7 @@
 #include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
+#include <piper/strategy/residual_code.h>
 
 #include <algorithm>
 #include <memory>
@@ -205,6 +206,11 @@ Run add_plan(Subcommand command) {
   command.add_option("--etp", flags->fixed.etp, "fix the ranks that share an expert's matrices");
   command.add_option("--zero", flags->fixed.zero, "fix the ZeRO stage, 0 to 3")
       .check(integer_in(0, 3));
+  command
+      .add_option("--expert-compression", flags->fixed.expert_compression,
+                  "of experts' updated weights the ranks that hold them alike are sent one part in "
+                  "so many, wherever they are sent once a step (1: all)")
+      .check(integer_in(1, strategy::kMostExpertCompression));
   command.add_option("--offload", flags->offload,
                      "fix: none, optimizer, activations or optimizer+activations");
   command.add_option("--all-to-all", flags->all_to_all,

@@ -11,6 +11,7 @@
 #include <piper/model/count.h>
 #include <piper/model/import.h>
 #include <piper/plan/search.h>
+#include <piper/strategy/residual_code.h>
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
@@ -61,6 +62,7 @@ std::vector<std::string> axes_given(const StrategyFlags& f) {
   note("--moe-schedule", !f.moe_schedule.empty());
   note("--moe-chunks", f.moe_chunks.has_value());
   note("--redundant-experts", f.redundant_experts.has_value());
+  note("--expert-compression", f.expert_compression.has_value());
   return given;
 }
 
@@ -163,6 +165,7 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
     s.moe_schedule = parse_word<strategy::MoeSchedule>("--moe-schedule", f.moe_schedule);
   s.moe_chunks = f.moe_chunks.value_or(1);
   s.redundant_experts = f.redundant_experts.value_or(0);
+  s.expert_compression = f.expert_compression.value_or(1);
   s.schedule = f.schedule.empty() ? PipelineSchedule::k1F1B
                                   : parse_word<PipelineSchedule>("--schedule", f.schedule);
   s.mesh.vpp = f.vpp.value_or(strategy::is_v(s.schedule) ? 2 : 1);
@@ -261,6 +264,12 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
                   "slots for copies of experts in every mixture layer, a multiple of ep; "
                   "--rebalance replicate chooses of which (0)")
       .check(integer_in(0, strategy::kMaxCount));
+  command
+      .add_option(
+          "--expert-compression", f.expert_compression,
+          "with ZeRO 1 or 2: of experts' updated weights the ranks that hold them alike are "
+          "sent one part in so many, what has changed most (1: all)")
+      .check(integer_in(1, strategy::kMostExpertCompression));
   command.add_option(
       "--schedule", f.schedule,
       fmt::format("{} (1f1b)", fmt::join(names_of<strategy::PipelineSchedule>(), ", ")));
@@ -315,6 +324,7 @@ std::string in_flags(std::string line) {
       {"'moe_schedule'", "--moe-schedule"},
       {"'moe_chunks'", "--moe-chunks"},
       {"'redundant_experts'", "--redundant-experts"},
+      {"'expert_compression'", "--expert-compression"},
       {"'mtp_depth'", "--mtp-depth"}};
   for (const auto& [key, flag] : flags)
     for (size_t at = line.find(key); at != std::string::npos; at = line.find(key))

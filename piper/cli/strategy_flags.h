@@ -30,7 +30,7 @@ struct StrategyFlags {
   bool sequence_parallel = false;
   std::string offload, placement, all_to_all, reduction, reduction_start, context_exchange,
       moe_schedule;  // "" = not given
-  std::optional<int64_t> all_to_all_chunk_bytes, moe_chunks, redundant_experts;
+  std::optional<int64_t> all_to_all_chunk_bytes, moe_chunks, redundant_experts, expert_compression;
   std::vector<int64_t> layers_per_stage;
   std::string schedule, recompute, precision;  // "" = not given
   std::optional<double> capacity_factor;

@@ -13,6 +13,7 @@
 #include <piper/cost/walked_memory.h>
 #include <piper/schedule/rank_chunks.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/residual_code.h>
 
 #include <algorithm>
 
@@ -332,6 +333,13 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
     return all_gather_seconds(cluster_, group_of(layout, axis, rank),
                               weight * static_cast<double>(parameters), s.reduction);
   };
+  const auto gather_experts = [&](int64_t parameters, int32_t layer) {
+    if (!strategy::compresses_experts(s) || parameters == 0)
+      return gather(Axis::kExpertData, parameters);
+    return all_gather_seconds(cluster_, group_of(layout, Axis::kExpertData, rank),
+                              static_cast<double>(coded_bytes(model_, s, layer)), s.reduction) +
+           residual_seconds(cluster_, s, parameters);
+  };
   const Axis whole = strategy::axis_of_whole(s);
   double gathered = 0, computed = 0, compute = 0;
   const auto forward = [&](double gathers, double seconds) {
@@ -344,7 +352,7 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
     const LayerCost& cost = costs_.layer(type, s);
     const RankParameters held = parameters(s, static_cast<int32_t>(i));
     forward(gather(whole, held.dense) + gather(Axis::kData, held.parts) +
-                gather(Axis::kExpertData, held.experts) +
+                gather_experts(held.experts, static_cast<int32_t>(i)) +
                 copied_seconds(s, index, static_cast<int32_t>(i), false),
             cost.forward + cost.exchange_forward);
   };

@@ -15,6 +15,7 @@
 #include <piper/schedule/expert_copies.h>
 #include <piper/schedule/rank_chunks.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/residual_code.h>
 #include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
@@ -254,7 +255,7 @@ class StepPricer {
       case TaskKind::kAllGather:
         if (schedule::is_of_copies(step_.segment(task).kind)) return copies(task);
         if (schedule::moves_rows(step_.segment(task).kind)) return rows_collective(task);
-        return {all_gather_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
+        return weights_gather(task);
       case TaskKind::kReduceScatter:
         if (schedule::is_of_copies(step_.segment(task).kind)) return copies(task);
         if (schedule::moves_rows(step_.segment(task).kind)) return rows_collective(task);
@@ -272,6 +273,19 @@ class StepPricer {
         return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
     }
     return {};
+  }
+
+  // Experts that travel as residuals have messages of their own (strategy/residual_code.h).
+  TaskPrice weights_gather(const Task& task) const {
+    const double moved =
+        all_gather_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task));
+    const Segment& segment = step_.segment(task);
+    if (segment.kind != SegmentKind::kExpertWeights || !strategy::compresses_experts(strategy_))
+      return {moved};
+    const int64_t elements =
+        expert_parameters(model_, segment.layer, strategy_.mesh.ranks_per_expert_set());
+    return {moved + residual_seconds(cluster_, strategy_, elements),
+            coded_bytes(model_, strategy_, segment.layer)};
   }
 
   TaskPrice host_copy(const Task& task) {

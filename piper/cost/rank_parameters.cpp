@@ -4,6 +4,7 @@
 #include <piper/model/shared_layer.h>
 #include <piper/strategy/divided_states.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/residual_code.h>
 #include <piper/strategy/strategy.h>
 
 namespace piper::cost {
@@ -71,6 +72,14 @@ int64_t whole_parameters(const model::Model& model, int32_t layer,
 int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ranks) {
   const model::Layer& of = model.layers[static_cast<size_t>(layer)];
   return model::count_layer(model, of).routed_experts / ranks;
+}
+
+int64_t coded_bytes(const model::Model& model, const strategy::Strategy& strategy, int32_t layer) {
+  const int64_t elements = expert_parameters(model, layer, strategy.mesh.ranks_per_expert_set());
+  const int64_t ranks = strategy.mesh.edp();
+  const strategy::ResidualCode code =
+      strategy::residual_code(strategy, elements, state_bytes(strategy.precision).weight);
+  return ranks * code.bytes_of(elements / ranks);
 }
 
 int64_t moved_expert_bytes(const model::Model& model, int32_t layer,
@@ -172,8 +181,14 @@ int64_t optimized_of_layer(const model::Model& model, const strategy::Strategy& 
 
 int64_t weight_parameters(const model::Model& model, const strategy::Strategy& strategy,
                           int64_t stage, int64_t member) {
-  return held_of_divided(model, strategy, stage, member,
-                         [&](int32_t) { return strategy.zero == 3; });
+  int64_t held =
+      held_of_divided(model, strategy, stage, member, [&](int32_t) { return strategy.zero == 3; });
+  if (!strategy::compresses_experts(strategy)) return held;
+  const strategy::RankLayout layout(strategy);
+  for_each_buffer(model, strategy, stage, [&](Axis axis, int64_t parameters, int32_t) {
+    if (axis == Axis::kExpertData) held += parameters / layout.size(axis);
+  });
+  return held;
 }
 
 int64_t gradient_parameters(const model::Model& model, const strategy::Strategy& strategy,

@@ -55,7 +55,8 @@ int64_t optimized_of_layer(const model::Model& model, const strategy::Strategy& 
                            int64_t stage, int64_t member, int32_t layer);
 
 // Of a rank's parameters those whose weights it has all step: all, or with ZeRO 3 its own share of
-// every buffer.
+// every buffer. Where experts travel as residuals, its share of these once more: as it is, beside
+// what all were told.
 int64_t weight_parameters(const model::Model& model, const strategy::Strategy& strategy,
                           int64_t stage, int64_t member);
 
@@ -76,6 +77,11 @@ int64_t part_parameters(const model::Model& model, int32_t layer,
 // And what it holds whole: schedule::SegmentKind::kStageGradients where it shares some.
 int64_t whole_parameters(const model::Model& model, int32_t layer,
                          const strategy::Strategy& strategy);
+
+// What all ranks that hold a layer's experts alike have when each has sent its residuals
+// (strategy/residual_code.h): as many bytes of each. They travel as elements of two bytes.
+constexpr int64_t kCodedElement = 2;
+int64_t coded_bytes(const model::Model& model, const strategy::Strategy& strategy, int32_t layer);
 
 // Routed experts of a layer on one rank of so many that together hold them all.
 int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ranks);

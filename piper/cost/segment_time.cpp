@@ -191,4 +191,19 @@ double update_seconds(schedule::SegmentKind kind, double num_parameters,
                       static_cast<double>(element_bytes(precision)));
 }
 
+double residual_seconds(const cluster::Cluster& cluster, const strategy::Strategy& strategy,
+                        int64_t elements) {
+  const auto all = static_cast<double>(elements);
+  const double share = all / static_cast<double>(strategy.mesh.edp());
+  const auto weight = static_cast<double>(state_bytes(strategy.precision).weight);
+  const double main = std::max(4.0, weight);
+  const auto pass = [&](double bytes) {
+    return streaming_seconds(bytes, cluster.element_wise, cluster.memory_bytes_per_second);
+  };
+  // Read as it is and as it was told; their distance written, read, and searched.
+  const double rate = number(cluster, kResidualRateName);
+  const double found = rate > 0 ? share / rate : pass(share * (2 * weight + 3 * main));
+  return found + pass(2 * all * weight / static_cast<double>(strategy.expert_compression));
+}
+
 }  // namespace piper::cost

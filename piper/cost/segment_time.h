@@ -15,6 +15,7 @@
 #include <piper/cost/work.h>
 #include <piper/strategy/strategy.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,13 @@ double work_seconds(const std::vector<Work>& list, const cluster::Cluster& clust
 // own. Absent: 1.
 std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase phase,
                                       strategy::Precision precision);
+
+// Seconds to find the residuals of a rank's share of so many weights of experts, and to put in those
+// of all owners (strategy/residual_code.h): at the rate that `piper profile` has measured
+// ("residual_elements_per_second" of cluster.numbers, of the share), else as passes over memory.
+double residual_seconds(const cluster::Cluster& cluster, const strategy::Strategy& strategy,
+                        int64_t elements);
+inline constexpr const char* kResidualRateName = "residual_elements_per_second";
 
 // By how much times differ on this machine between equal tasks of a rank, and between ranks for a
 // whole step (of a host's cores one is busier than another, for seconds): standard deviations of

@@ -11,6 +11,7 @@
 #include <piper/cost/sent_bytes.h>
 #include <piper/schedule/expert_copies.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/residual_code.h>
 #include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
@@ -416,10 +417,14 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
       return {counted_sequences(strategy) *
                   model.layers[static_cast<size_t>(segment.layer)].feed_forward.num_experts,
               sizeof(int64_t)};
-    case SegmentKind::kExpertGradients:
     case SegmentKind::kExpertWeights:
+      if (strategy::compresses_experts(strategy))
+        return {coded_bytes(model, strategy, segment.layer) / kCodedElement, kCodedElement};
       return {expert_parameters(model, segment.layer, strategy.mesh.ranks_per_expert_set()),
-              segment.kind == SegmentKind::kExpertWeights ? of.weight : gradient};
+              of.weight};
+    case SegmentKind::kExpertGradients:
+      return {expert_parameters(model, segment.layer, strategy.mesh.ranks_per_expert_set()),
+              gradient};
     case SegmentKind::kTiedEmbedding:
       return {model.vocabulary * model.hidden, gradient};
     case SegmentKind::kStatistics:

@@ -5,6 +5,7 @@
 #include <piper/cost/rank_parameters.h>
 #include <piper/executor/communication_tasks.h>
 #include <piper/executor/tensor_bytes.h>
+#include <piper/nn/expert_residuals.h>
 #include <piper/schedule/expert_copies.h>
 #include <piper/schedule/migration.h>
 
@@ -76,6 +77,7 @@ void CommunicationTasks::end(const Task& task) {
   if (task.kind == TaskKind::kReduceScatter && schedule::moves_rows(step_.segment(task).kind))
     keep_own_share(task);
   if (task.kind == TaskKind::kAllToAll) rows_.end(task);
+  if (sends_residuals(task)) put_residuals_in(task);
   if (task.kind == TaskKind::kHostCopy) host_copies_.end(task);
 }
 
@@ -237,6 +239,7 @@ std::unique_ptr<comm::Operation> CommunicationTasks::start_hop(const Task& task,
 
 std::unique_ptr<comm::Operation> CommunicationTasks::start_weights_gather(
     const Task& task, comm::OperationName name) {
+  if (sends_residuals(task)) return start_residuals(task, std::move(name));
   const schedule::Segment& segment = step_.segment(task);
   const strategy::Axis axis = schedule::axis_of(task.kind, segment.kind);
   at::Tensor buffer;
@@ -251,6 +254,46 @@ std::unique_ptr<comm::Operation> CommunicationTasks::start_weights_gather(
   const comm::Group group = context_.group_of(task);
   return start_gather(context_.tensors, group, std::move(name), buffer, strategy_.reduction,
                       context_.topology_of(group));
+}
+
+bool CommunicationTasks::sends_residuals(const Task& task) const {
+  return task.kind == TaskKind::kAllGather && strategy::compresses_experts(strategy_) &&
+         step_.segment(task).kind == SegmentKind::kExpertWeights;
+}
+
+strategy::ResidualCode CommunicationTasks::residual_code_of(const at::Tensor& buffer) const {
+  return strategy::residual_code(strategy_, buffer.numel(),
+                                 static_cast<int64_t>(buffer.element_size()));
+}
+
+std::unique_ptr<comm::Operation> CommunicationTasks::start_residuals(const Task& task,
+                                                                     comm::OperationName name) {
+  const int32_t layer = step_.segment(task).layer;
+  const WeightShares::Key key{layer, strategy::Axis::kExpertData};
+  PIPER_CHECK(context_.options.weight_shares != nullptr, "no shares of experts");
+  const at::Tensor told = stage_.weights(layer, strategy::Axis::kExpertData);
+  const auto own = context_.options.weight_shares->own(key, 0, told.numel());
+  const strategy::ResidualCode code = residual_code_of(told);
+  const at::Tensor message =
+      nn::encode_residuals(own.weights, told.narrow(0, own.first, own.weights.numel()), code);
+  const comm::Group group = context_.group_of(task);
+  at::Tensor& all = state_.residuals[layer] =
+      at::empty({std::ssize(group.members) * message.numel()}, message.options());
+  all.narrow(0, group.index * message.numel(), message.numel()).copy_(message);
+  return start_gather(context_.tensors, group, std::move(name), all, strategy_.reduction,
+                      context_.topology_of(group));
+}
+
+void CommunicationTasks::put_residuals_in(const Task& task) {
+  const int32_t layer = step_.segment(task).layer;
+  const at::Tensor told = stage_.weights(layer, strategy::Axis::kExpertData);
+  const at::Tensor all = state_.residuals.at(layer);
+  const auto size = std::ssize(context_.group_of(task).members);
+  const int64_t share = told.numel() / size, sent = all.numel() / size;
+  for (int64_t member = 0; member < size; ++member)
+    nn::decode_residuals_(told.narrow(0, member * share, share), all.narrow(0, member * sent, sent),
+                          residual_code_of(told));
+  state_.residuals.erase(layer);
 }
 
 std::unique_ptr<comm::Operation> CommunicationTasks::start_copies(const Task& task,

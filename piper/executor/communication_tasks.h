@@ -5,6 +5,7 @@
 #include <piper/executor/host_copies.h>
 #include <piper/executor/row_exchange.h>
 #include <piper/executor/slot_store.h>
+#include <piper/strategy/residual_code.h>
 
 #include <cstdint>
 #include <memory>
@@ -51,6 +52,12 @@ class CommunicationTasks {
   std::unique_ptr<comm::Operation> start_hop(const graph::Task& task, comm::OperationName name);
   std::unique_ptr<comm::Operation> start_weights_gather(const graph::Task& task,
                                                         comm::OperationName name);
+  // Of experts that travel as residuals (strategy/residual_code.h).
+  bool sends_residuals(const graph::Task& task) const;
+  strategy::ResidualCode residual_code_of(const at::Tensor& buffer) const;
+  std::unique_ptr<comm::Operation> start_residuals(const graph::Task& task,
+                                                   comm::OperationName name);
+  void put_residuals_in(const graph::Task& task);
   // Of copies of experts: their weights from home, or their gradients home.
   std::unique_ptr<comm::Operation> start_copies(const graph::Task& task, comm::OperationName name);
 

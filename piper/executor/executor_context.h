@@ -66,7 +66,8 @@ struct ExecutorOptions {
   const balance::Placements* placements = nullptr;
   // Of all gradients that the graph divides; outlives the executor. Null: it divides none.
   GradientShares* gradient_shares = nullptr;
-  // Of all weights that the graph divides; outlives the executor. Null: it divides none.
+  // Of all weights that the graph divides, and of experts that travel as residuals; outlives the
+  // executor. Null: there are none.
   const WeightShares* weight_shares = nullptr;
   // Where what the graph copies to the host lives; outlives the executor. Null: it copies nothing.
   HostMemory* host_memory = nullptr;
@@ -110,6 +111,8 @@ struct StepState {
   // See Executor.
   std::map<LayerKey, std::vector<int64_t>> routed_rows, distinct_tokens;
   std::map<int32_t, int64_t> received_rows;
+  // Messages of all owners of a layer's experts, on their way as residuals.
+  std::map<int32_t, at::Tensor> residuals;
 };
 
 }  // namespace piper::executor

@@ -299,6 +299,10 @@ TEST_CASE("a refusal names the axis, what the trainer runs and the nearest of it
   CHECK(says(export_strategy(Trainer::kMegatron, model, s).cannot,
              "redundant-experts 2: Megatron Core holds one copy of each expert; the nearest: "
              "--redundant-experts 0"));
+  s.expert_compression = 50;
+  CHECK(says(export_strategy(Trainer::kMegatron, model, s).cannot,
+             "expert-compression 50: Megatron Core sends experts' weights whole; the nearest: "
+             "--expert-compression 1"));
 }
 
 namespace {

@@ -101,6 +101,9 @@ std::vector<std::string> not_offered(std::string_view software, const Offers& of
   if (s.redundant_experts > 0)
     refuse(fmt::format("redundant-experts {}", s.redundant_experts),
            "holds one copy of each expert", "redundant-experts 0");
+  if (s.expert_compression > 1)
+    refuse(fmt::format("expert-compression {}", s.expert_compression),
+           "sends experts' weights whole", "expert-compression 1");
   if (s.moe_schedule != strategy::MoeSchedule::kPlain)
     refuse(fmt::format("moe-schedule {}", strategy::name(s.moe_schedule)),
            "runs mixture layers of its own order", "moe-schedule plain");

@@ -67,11 +67,12 @@ executor::GradientShares gradient_shares(nn::Stage& stage, const strategy::RankL
 }
 
 executor::WeightShares weight_shares(nn::Stage& stage, const strategy::RankLayout& layout,
-                                     Rank rank) {
+                                     Rank rank,
+                                     const std::function<bool(strategy::Axis)>& is_divided) {
   executor::WeightShares shares;
   for (const nn::Parameter& p : stage.parameters()) {
     const executor::WeightShares::Key key{p.layer, p.sharding.replicas};
-    if (layout.size(key.second) < 2 || shares.contains(key)) continue;
+    if (layout.size(key.second) < 2 || shares.contains(key) || !is_divided(key.second)) continue;
     const at::Tensor whole = stage.weights(key.first, key.second);
     const collective::Block mine = collective::reduce_share(
         index_among_replicas(layout, key.second, rank), layout.size(key.second), whole.numel());

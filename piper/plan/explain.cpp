@@ -171,6 +171,7 @@ std::vector<std::string> axes_in_words(const Strategy& s) {
   add(!layers.empty(), "layers " + layers);
   add(true, "recompute " + recompute_words(s));
   add(s.zero > 0, fmt::format("zero {}", s.zero));
+  add(s.expert_compression > 1, fmt::format("experts 1/{}", s.expert_compression));
   add(s.capacity.is_limited(), fmt::format("capacity {}", s.capacity.factor));
   add(s.offload != strategy::Offload::kNone, fmt::format("offload {}", strategy::name(s.offload)));
   add(s.placement != strategy::Placement::kDataInside, strategy::name(s.placement));

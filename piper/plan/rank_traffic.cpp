@@ -2,6 +2,7 @@
 #include <piper/model/count.h>
 #include <piper/plan/rank_traffic.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/residual_code.h>
 
 #include <algorithm>
 #include <map>
@@ -76,17 +77,19 @@ class Writer {
     const cost::RankParameters held = cost::rank_parameters(model_, whole, chunk);
     const double dense = of(held.dense) - divided * (1 - 1 / of(s_.mesh.tp));
     stage[Axis::kData] += reduced(dense, s_.mesh.num_replicas());
-    stage[Axis::kExpertData] += reduced(of(held.experts), s_.mesh.edp());
+    stage[Axis::kExpertData] +=
+        reduced(of(held.experts), s_.mesh.edp(),
+                strategy::compresses_experts(s_) ? 1 / of(s_.expert_compression) : 1);
   }
 
-  // Gradients, and with ZeRO the weights, over a ring.
-  double reduced(double parameters, int64_t replicas) const {
+  // Gradients, and with ZeRO the weights, of which `part` is sent, over a ring.
+  double reduced(double parameters, int64_t replicas, double part = 1) const {
     constexpr double kWeight = 2;
     const double gradients = parameters * of(cost::state_bytes(s_.precision).gradient);
     if (s_.zero == 0) return hop(2 * gradients, replicas);
     const double reduces = s_.zero >= 2 ? micro_batches() : 1;
     const double gathers = s_.zero == 3 ? 2 * micro_batches() : 1;
-    return hop(reduces * gradients + gathers * kWeight * parameters, replicas);
+    return hop(reduces * gradients + gathers * kWeight * part * parameters, replicas);
   }
 
   void add_layer(int64_t index, int64_t stage_index, StageBytes& stage, double& divided) const {

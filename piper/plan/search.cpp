@@ -186,6 +186,7 @@ class Visit {
     const strategy::Reduction data_inside = s.reduction;
     for (s.zero = 0; s.zero <= 3; ++s.zero) {
       if (!tries_zero(r_, s, s.zero)) continue;
+      s.expert_compression = compression_of(r_, s);
       fits_ = false;
       for (const Offload offload : strategy::kOffloads) {
         // Copies to the host only add time, and each such strategy costs a walk over all its tasks:
@@ -202,6 +203,7 @@ class Visit {
       }
     }
     s.zero = 0;
+    s.expert_compression = 1;
     s.offload = Offload::kNone;
     s.placement = Placement::kDataInside;
     s.reduction = data_inside;

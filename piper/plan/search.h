@@ -60,6 +60,8 @@ struct FixedAxes {
   // Where the trainer schedules its mixtures (moe_schedule_axis.h); else plain.
   std::optional<strategy::MoeSchedule> moe_schedule;
   std::optional<int64_t> moe_chunks;
+  // Of experts' weights, wherever they are sent once a step: it changes what is trained.
+  int64_t expert_compression = 1;
   strategy::Capacity capacity;  // dropless unless the user lets experts drop
   bool offered = true;          // only what the trainer's profile offers (cost::Offers)
   bool runnable = false;        // only what strategy::not_runnable() has nothing against

@@ -1,5 +1,6 @@
 #include <piper/model/shared_layer.h>
 #include <piper/plan/shapes.h>
+#include <piper/strategy/residual_code.h>
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
@@ -161,6 +162,17 @@ bool tries_zero(const Request& r, const Strategy& s, int64_t zero) {
          (zero < 2 || s.reduction_start == strategy::ReductionStart::kReady) &&
          (zero < 3 || !strategy::pairs_share_layers(s.schedule)) &&
          is_tried(r, s, [&](Strategy& with) { with.zero = zero; });
+}
+
+int64_t compression_of(const Request& r, const Strategy& s) {
+  if (r.fixed.expert_compression == 1) return 1;
+  Strategy with = s;
+  with.expert_compression = r.fixed.expert_compression;
+  // A strategy in the search has no layers and no batches yet: only what is said of this counts.
+  const std::vector<std::string> lines = strategy::contradictions(with, *r.model);
+  const bool is_refused = std::ranges::any_of(
+      lines, [](const std::string& line) { return line.starts_with("'expert_compression'"); });
+  return is_refused ? 1 : with.expert_compression;
 }
 
 bool tries_offload(const Request& r, const Strategy& s, Offload offload) {

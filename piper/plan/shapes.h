@@ -34,6 +34,8 @@ bool tries_schedule(const Request& r, const strategy::Strategy& s,
                     strategy::PipelineSchedule schedule);
 bool tries_chunks(const Request& r, const strategy::Strategy& s, int64_t vpp);
 bool tries_zero(const Request& r, const strategy::Strategy& s, int64_t zero);
+// FixedAxes::expert_compression, where experts' weights are sent once a step; else 1.
+int64_t compression_of(const Request& r, const strategy::Strategy& s);
 // Activations are copied while other micro-batches are in flight: not without a pipeline.
 bool tries_offload(const Request& r, const strategy::Strategy& s, strategy::Offload offload);
 bool tries_placement(const Request& r, const strategy::Strategy& s, strategy::Placement placement);

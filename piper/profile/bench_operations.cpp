@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/nn/causal_attention.h>
 #include <piper/nn/cuda/stream.h>
+#include <piper/nn/expert_residuals.h>
 #include <piper/nn/fused_attention.h>
 #include <piper/nn/kernels.h>
 #include <piper/nn/product.h>
@@ -284,6 +285,19 @@ Prepare adamw(int64_t num_parameters, const BenchDevice& device) {
       nn::kernels::adamw<float>(w.data_ptr<float>(), g.data_ptr<float>(), m.data_ptr<float>(),
                                 v.data_ptr<float>(), w.numel(), scalars);
     };
+  };
+}
+
+Prepare find_residuals(int64_t num_elements, const OperandsOn& on) {
+  return [=]() -> std::function<void()> {
+    strategy::Strategy s;
+    s.mesh = {.ep = 1, .dp = 1};
+    s.expert_compression = 50;
+    const auto drawn = [&] { return at::rand({num_elements}, on.device.with(on.dtype)); };
+    const at::Tensor now = drawn(), told = drawn();
+    const strategy::ResidualCode code =
+        strategy::residual_code(s, num_elements, static_cast<int64_t>(now.element_size()));
+    return [=] { nn::encode_residuals(now, told, code); };
   };
 }
 

@@ -66,6 +66,8 @@ Prepare multiply_elements(int64_t num_elements, const OperandsOn& on);
 Prepare silu(int64_t num_elements, const OperandsOn& on);
 // AdamW in fp32: 28 bytes a parameter (g, m, v, w read; m, v, w written).
 Prepare adamw(int64_t num_parameters, const BenchDevice& device);
+// What of a share of experts has changed most, one part in 50 (nn/expert_residuals.h).
+Prepare find_residuals(int64_t num_elements, const OperandsOn& on);
 Prepare copy_bytes(int64_t bytes, const BenchDevice& from, const BenchDevice& to);
 
 }  // namespace piper::profile

@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/cost/segment_time.h>
 #include <piper/executor/tensor_bytes.h>
 #include <piper/profile/bench_operations.h>
 #include <piper/profile/measure_compute.h>
@@ -19,6 +20,7 @@ constexpr int64_t kAttentionHeads = 4;
 constexpr int64_t kHandful = 8, kExponentials = 100000;
 constexpr int64_t kOptimizerParameters = 4'000'000;  // 64 MB a rank, which no cache keeps
 constexpr double kOptimizerBytes = 7 * 4;            // g, m, v and w read; m, v and w written
+constexpr int64_t kResidualElements = int64_t{1} << 20;
 
 int64_t whole(double value) { return static_cast<int64_t>(value); }
 
@@ -104,6 +106,8 @@ std::vector<BenchCurve> price_curves(strategy::Precision precision, const BenchD
          silu(kExponentials, on));
   single("optimizer", "bytes", kOptimizerParameters, kOptimizerParameters * kOptimizerBytes,
          adamw(kOptimizerParameters, device));
+  single("residuals", "bytes", kResidualElements, 2 * kResidualElements * element_bytes,
+         find_residuals(kResidualElements, on));
   return curves;
 }
 
@@ -123,6 +127,8 @@ void fill_prices(const std::vector<cluster::Curve>& measured, strategy::Precisio
   cluster.numbers["exponential_elements_per_second"] =
       kExponentials / only_point(measured, "exponential" + suffix).timing.seconds;
   cluster.numbers["optimizer_bytes_per_second"] = only_point(measured, "optimizer" + suffix).rate();
+  cluster.numbers[cost::kResidualRateName] =
+      kResidualElements / only_point(measured, "residuals" + suffix).timing.seconds;
 }
 
 }  // namespace piper::profile

@@ -1,5 +1,6 @@
 #include <piper/schedule/state_tasks.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/residual_code.h>
 
 #include <algorithm>
 #include <utility>
@@ -76,6 +77,10 @@ StateTasks::Tasks StateTasks::post(What what, int32_t layer, ComputePart share,
     for (const StateBuffer& buffer : state_buffers(writer_.step(), layer)) {
       const SegmentKind kind = what == What::kGather ? buffer.weights : buffer.gradients;
       const bool is_of_experts = kind == SegmentKind::kExpertGradients;
+      // An evaluation computes with what all were told (strategy/residual_code.h).
+      if (kind == SegmentKind::kExpertWeights && style_.evaluates &&
+          strategy::compresses_experts(writer_.step().strategy))
+        continue;
       posted.push_back(post_one(what, axis_of(TaskKind::kAllReduce, kind), {kind, layer, share},
                                 is_of_experts ? behind_copies : behind, is_waited_for));
     }

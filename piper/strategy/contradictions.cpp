@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <piper/model/count.h>
+#include <piper/strategy/residual_code.h>
 #include <piper/strategy/strategy.h>
 #include <piper/strategy/token_chunk.h>
 
@@ -55,6 +57,9 @@ std::vector<std::string> bad_counts(const Strategy& s) {
   if (s.redundant_experts < 0 || s.redundant_experts > kMaxCount)
     lines.push_back(fmt::format("'redundant_experts' is {}; allowed: an integer from 0 to {}",
                                 s.redundant_experts, kMaxCount));
+  if (s.expert_compression < 1 || s.expert_compression > kMostExpertCompression)
+    lines.push_back(fmt::format("'expert_compression' is {}; allowed: an integer from 1 to {}",
+                                s.expert_compression, kMostExpertCompression));
   check("micro_batch_sequences", s.micro_batch_sequences);
   check("num_micro_batches", s.num_micro_batches);
   if (s.sequence < 1 || s.sequence > int64_t{1} << 32)
@@ -241,6 +246,42 @@ void check_redundant_experts(const Strategy& s, const model::Model& model,
                     s.redundant_experts, most));
 }
 
+// Weights that are updated in shares and sent once a step.
+void check_expert_compression(const Strategy& s, std::vector<std::string>& lines) {
+  if (!compresses_experts(s)) return;
+  const auto refuse = [&](const std::string& where, const std::string& allowed) {
+    lines.push_back(fmt::format("'expert_compression' is {} {}; allowed: {}", s.expert_compression,
+                                where, allowed));
+  };
+  if (s.zero != 1 && s.zero != 2)
+    refuse(fmt::format("with 'zero' {}, where experts' weights are not sent once a step", s.zero),
+           "1, or 'zero' 1 or 2");
+  if (s.mesh.ranks_per_stage() % s.mesh.ranks_per_expert_set() == 0 && s.mesh.edp() == 1)
+    refuse("with one rank for each expert, which sends it to nobody", "1, or a smaller 'mesh.ep'");
+  if (s.redundant_experts > 0)
+    refuse("with copies of experts, which are sent whole", "1, or 'redundant_experts' 0");
+}
+
+// Of every layer's experts.
+void check_expert_compression(const Strategy& s, const model::Model& model,
+                              std::vector<std::string>& lines) {
+  if (!compresses_experts(s) || s.mesh.etp < 1 ||
+      s.mesh.ranks_per_stage() % s.mesh.ranks_per_expert_set() != 0 || s.mesh.edp() == 1)
+    return;
+  for (const model::Layer& layer : model.layers) {
+    const model::FeedForward& f = layer.feed_forward;
+    if (!f.is_moe() || f.num_experts % s.mesh.ep != 0 || f.ffn % s.mesh.etp != 0) continue;
+    const int64_t elements =
+        model::count_layer(model, layer).routed_experts / s.mesh.ranks_per_expert_set();
+    if (residual_code(s, elements, 1).block > 0) continue;
+    lines.push_back(
+        fmt::format("'expert_compression' is {}, but {} elements of a layer's experts cannot be "
+                    "divided among {} ranks in blocks of {}; allowed: 1",
+                    s.expert_compression, elements, s.mesh.edp(), kLeastBlock));
+    return;
+  }
+}
+
 // Tokens that ranks hold alike.
 void check_held_tokens(const Strategy& s, std::vector<std::string>& lines) {
   if (!needs_replicated_tokens(s.moe_schedule)) return;
@@ -381,6 +422,7 @@ std::vector<std::string> contradictions(const Strategy& s) {
   check_axes(s, lines);
   check_moe_schedule(s, lines);
   check_redundant_experts(s, lines);
+  check_expert_compression(s, lines);
   if (s.mesh.cp == 1 && s.context_exchange != ContextExchange::kRing)
     lines.push_back(
         fmt::format("'context_exchange' is {} with 'mesh.cp' 1, where no ranks share a sequence; "
@@ -423,8 +465,14 @@ std::vector<std::string> contradictions(const Strategy& s, const model::Model& m
     lines.push_back(
         fmt::format("'redundant_experts' is {}, but {} is dense (no experts); allowed: 0",
                     s.redundant_experts, model.name));
-  if (s.mesh.ep >= 1 && s.mesh.ep <= kMaxCount && model.num_moe_layers() > 0)
+  if (compresses_experts(s) && model.num_moe_layers() == 0)
+    lines.push_back(
+        fmt::format("'expert_compression' is {}, but {} is dense (no experts); allowed: 1",
+                    s.expert_compression, model.name));
+  if (s.mesh.ep >= 1 && s.mesh.ep <= kMaxCount && model.num_moe_layers() > 0) {
     check_redundant_experts(s, model, lines);
+    check_expert_compression(s, model, lines);
+  }
   if (s.capacity.is_limited() && model.num_moe_layers() == 0)
     lines.push_back(
         fmt::format("'capacity_factor' is {}, but {} is dense (no experts); allowed: none",

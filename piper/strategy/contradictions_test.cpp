@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/strategy/strategy.h>
 
@@ -286,4 +287,41 @@ TEST_CASE("slots for copies of experts divide among the ranks of a group, up to 
   s.mesh.ep = 2;
   CHECK(contradictions(s, mixture(4, 0)).back() ==
         "'redundant_experts' is 2, but tiny is dense (no experts); allowed: 0");
+}
+
+TEST_CASE("experts travel as residuals where their weights are sent once a step") {
+  model::Model model = mixture(4, 8);
+  model.hidden = 2;
+  for (model::Layer& layer : model.layers) layer.feed_forward.ffn = 4;
+  Strategy s = of({.ep = 2, .dp = 4}, {4});
+  s.expert_compression = 50;
+  const auto first = [&] { return contradictions(s, model).front(); };
+  CHECK(first() ==
+        "'expert_compression' is 50 with 'zero' 0, where experts' weights are not sent once a "
+        "step; allowed: 1, or 'zero' 1 or 2");
+  for (const int64_t zero : {1, 2}) {
+    s.zero = zero;
+    CHECK(contradictions(s, model) == Lines{});
+  }
+  s.mesh.ep = 4;
+  CHECK(first() ==
+        "'expert_compression' is 50 with one rank for each expert, which sends it to nobody; "
+        "allowed: 1, or a smaller 'mesh.ep'");
+  s.mesh.ep = 2;
+  s.redundant_experts = 2;
+  CHECK(first() ==
+        "'expert_compression' is 50 with copies of experts, which are sent whole; allowed: 1, or "
+        "'redundant_experts' 0");
+  s.redundant_experts = 0;
+  for (const int64_t never : {0, 1001}) {
+    s.expert_compression = never;
+    CHECK(first() ==
+          fmt::format("'expert_compression' is {}; allowed: an integer from 1 to 1000", never));
+  }
+  s.expert_compression = 2;
+  for (model::Layer& layer : model.layers) layer.feed_forward.ffn = 1;
+  CHECK(first().find("cannot be divided among 2 ranks in blocks of 16; allowed: 1") !=
+        std::string::npos);
+  CHECK(contradictions(s, mixture(4, 0)).back() ==
+        "'expert_compression' is 2, but tiny is dense (no experts); allowed: 1");
 }

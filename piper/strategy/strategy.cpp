@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/strategy/residual_code.h>
 #include <piper/strategy/strategy.h>
 
 namespace piper::strategy {
@@ -106,6 +107,7 @@ void read_options(ObjectReader& reader, Strategy& s) {
   s.moe_schedule = choose_or_first<MoeSchedule>(reader, "moe_schedule");
   s.moe_chunks = reader.integer("moe_chunks", 1, kMaxMoeChunks, 1);
   s.redundant_experts = reader.integer("redundant_experts", 0, kMaxCount, 0);
+  s.expert_compression = reader.integer("expert_compression", 1, kMostExpertCompression, 1);
   read_recompute_per_stage(reader, s.recompute_per_stage);
 }
 
@@ -176,6 +178,7 @@ void write_options(const Strategy& s, Json& json) {
   if (s.moe_schedule != MoeSchedule::kPlain) json["moe_schedule"] = name(s.moe_schedule);
   if (s.moe_chunks > 1) json["moe_chunks"] = s.moe_chunks;
   if (s.redundant_experts > 0) json["redundant_experts"] = s.redundant_experts;
+  if (s.expert_compression > 1) json["expert_compression"] = s.expert_compression;
 }
 
 }  // namespace

@@ -387,6 +387,9 @@ struct Strategy {
   // Slots of every mixture layer that hold copies of experts, over the ranks of an expert group:
   // each has as many (balance/expert_placement.h)
   int64_t redundant_experts = 0;
+  // Experts' updated weights reach who holds them alike in one part in so many of their bytes
+  // (residual_code.h); 1: all
+  int64_t expert_compression = 1;
   int64_t mtp_depth = 0;  // modules of multi-token prediction: model::Model::mtp_depth
   Recompute recompute_of(int64_t stage) const {
     return recompute_per_stage.empty() ? recompute

@@ -8,6 +8,7 @@
 #include <piper/schedule/rank_chunks.h>
 #include <piper/strategy/divided_states.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/residual_code.h>
 #include <piper/train/rank_trainer.h>
 
 #include <algorithm>
@@ -104,10 +105,12 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, execu
     });
     if (optimizer_ != nullptr) optimizer_->read_gradients(gradient_shares_);
   }
-  if (run.strategy.zero == 3) {
-    weight_shares_ = optim::weight_shares(*stage_, layout_, rank_);
+  if (run.strategy.zero == 3 || strategy::compresses_experts(run.strategy)) {
+    weight_shares_ = optim::weight_shares(*stage_, layout_, rank_, [&run](strategy::Axis axis) {
+      return run.strategy.zero == 3 || axis == strategy::Axis::kExpertData;
+    });
     if (optimizer_ != nullptr) optimizer_->update_weights(weight_shares_);
-    note_selection_biases();
+    if (run.strategy.zero == 3) note_selection_biases();
   }
   // A table that both ends hold counts on the first stage.
   if (const at::Tensor tied = at_.pp > 0 ? stage_->tied_embedding_gradient() : at::Tensor();
@@ -151,7 +154,7 @@ executor::ExecutorOptions RankTrainer::executor_options() {
           .device_transport = device_transport_,
           .placements = &placements_,
           .gradient_shares = run_.strategy.zero >= 2 ? &gradient_shares_ : nullptr,
-          .weight_shares = run_.strategy.zero == 3 ? &weight_shares_ : nullptr,
+          .weight_shares = weight_shares_.empty() ? nullptr : &weight_shares_,
           .host_memory = host_memory_.get()};
 }
 
@@ -203,7 +206,7 @@ void RankTrainer::keep_weights() {
   if (weight_shares_.empty() || !has_all_weights_) return;
   for (const auto& [layer, replicas] : weight_shares_.keys()) {
     weight_shares_.keep({layer, replicas}, stage_->weights(layer, replicas));
-    stage_->release_weights(layer, replicas);
+    if (run_.strategy.zero == 3) stage_->release_weights(layer, replicas);
   }
   has_all_weights_ = false;
 }
@@ -233,7 +236,9 @@ void RankTrainer::gather_weights(uint64_t key) {
   for (const auto& [layer, replicas] : buffers) {
     const at::Tensor weights = stage_->weights(layer, replicas);
     if (weight_shares_.contains({layer, replicas}))
-      weight_shares_.fill({layer, replicas}, stage_->hold_weights(layer, replicas));
+      weight_shares_.fill({layer, replicas}, run_.strategy.zero == 3
+                                                 ? stage_->hold_weights(layer, replicas)
+                                                 : weights);
     const comm::Group group{layout_.group(replicas, rank_),
                             optim::index_among_replicas(layout_, replicas, rank_)};
     const std::unique_ptr<comm::Operation> gather = executor::start_gather(

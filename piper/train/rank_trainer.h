@@ -192,7 +192,7 @@ class RankTrainer {
   std::unique_ptr<executor::HostMemory> host_memory_;  // null where nothing lives there
   std::unique_ptr<optim::AdamW> optimizer_;            // null where nothing is learnt
   executor::GradientShares gradient_shares_;           // none below ZeRO 2
-  executor::WeightShares weight_shares_;               // none below ZeRO 3
+  executor::WeightShares weight_shares_;  // of ZeRO 3, or of experts that travel as residuals
   bool has_all_weights_ = true;
   std::map<int32_t, nn::Parameter> selection_biases_;        // by layer, of those in weight_shares_
   std::unique_ptr<executor::Executor> executor_;             // null where nothing is learnt

@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/residual_code.h>
 #include <piper/train/rebalancer.h>
 
 #include <algorithm>
@@ -22,6 +23,10 @@ std::vector<std::string> problems(const balance::RebalancePolicy& policy,
                        "from 2");
   if (std::string line = balance::contradiction(policy, strategy.redundant_experts); !line.empty())
     problems.push_back(std::move(line));
+  if (strategy::compresses_experts(strategy))
+    problems.push_back(what + fmt::format(", but experts travel as residuals of what all were told "
+                                          "('expert_compression' {}); allowed: off",
+                                          strategy.expert_compression));
   int64_t smallest = std::numeric_limits<int64_t>::max();
   for (const auto& [layer, price] : experts) smallest = std::min(smallest, price.bytes);
   if (policy.budget_bytes > 0 && !experts.empty() && policy.budget_bytes < 2 * smallest)

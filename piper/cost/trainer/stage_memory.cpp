@@ -1,5 +1,6 @@
 #include <piper/cost/bubble.h>
 #include <piper/cost/trainer/stage_memory.h>
+#include <piper/strategy/residual_code.h>
 
 #include <algorithm>
 
@@ -70,6 +71,8 @@ StageBytes stage_bytes(const TrainerContext& context, const Strategy& s, const S
   };
   held(sums.dense_parameters, dp);
   held(sums.expert_parameters, edp);
+  if (strategy::compresses_experts(s))  // its share as it is, beside what all were told
+    b.weights_and_gradients += 2 * sums.expert_parameters / edp;
   if (s.mesh.tp > 1)
     b.working += trainer.gathered_buffers * 2 *
                  static_cast<double>(s.micro_batch_sequences * s.sequence * context.model.hidden) /

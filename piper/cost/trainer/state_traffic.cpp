@@ -1,5 +1,6 @@
 #include <piper/cost/trainer/state_traffic.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/residual_code.h>
 
 namespace piper::cost {
 
@@ -15,6 +16,16 @@ double updated_parameters(const Strategy& s, const StageSums& sums) {
          share(sums.expert_parameters, s.mesh.edp());
 }
 
+// Of experts' weights what is sent.
+double sent_part(const Strategy& s) {
+  return strategy::compresses_experts(s) ? 1 / static_cast<double>(s.expert_compression) : 1;
+}
+
+// Bytes that are read and written to find the residuals of a share, an element: what it is and was
+// told, their distance, which is searched.
+constexpr double kWritten = 2 + 1 + 2;  // and an element that is put in: value, place
+constexpr double kEncoded = 2 + 2 + 4 + 4 + 4;
+
 }  // namespace
 
 StateTraffic state_traffic(const TrainerContext& context, const Strategy& s,
@@ -23,15 +34,15 @@ StateTraffic state_traffic(const TrainerContext& context, const Strategy& s,
   const TrainerProfile& trainer = context.trainer;
   const strategy::RankLayout layout(s);
   constexpr double kWeight = 2;  // bytes
-  const auto of = [&](int64_t size, int64_t step, double parameters) -> Reduction {
+  const auto of = [&](int64_t size, int64_t step, double parameters, double part) -> Reduction {
     const CommTime scatter = rates.all_gather(size, step, parameters * trainer.reduction_bytes);
     if (s.zero == 0) return {.reduce = {2 * scatter.latency, 2 * scatter.transfer}, .gather = {}};
-    return {.reduce = scatter, .gather = rates.all_gather(size, step, parameters * kWeight)};
+    return {.reduce = scatter, .gather = rates.all_gather(size, step, parameters * kWeight * part)};
   };
   StateTraffic traffic{.dense = of(s.mesh.num_replicas(), layout.distance(strategy::Axis::kData),
-                                   sums.dense_parameters),
+                                   sums.dense_parameters, 1),
                        .experts = of(s.mesh.edp(), layout.distance(strategy::Axis::kExpertData),
-                                     sums.expert_parameters)};
+                                     sums.expert_parameters, sent_part(s))};
   // With ZeRO 3 weights are gathered for forward and backward of every micro-batch, with ZeRO 2 and
   // more gradients are scattered after each, unless the trainer keeps both whole in a pipeline.
   const bool keeps = s.mesh.pp > 1 && trainer.keeps_weights_in_pipelines;
@@ -51,6 +62,9 @@ double update_seconds(const TrainerContext& context, const Strategy& s, const St
     copied = trainer.division_bytes * (sums.dense_parameters + sums.expert_parameters);
     seconds = trainer.division_seconds_per_replica * sums.layers * static_cast<double>(replicas);
   }
+  if (strategy::compresses_experts(s))
+    copied += sums.expert_parameters *
+              (kEncoded / static_cast<double>(s.mesh.edp()) + kWritten * sent_part(s));
   return seconds + context.rates.pass_seconds(updated_parameters(s, sums) * kTouched + copied);
 }
 

@@ -1,0 +1,38 @@
+// How the weights of experts travel as residuals (Strategy::expert_compression).
+//
+// The ranks that hold an expert alike (edp) have its weights as they were last told. A rank that
+// updates a share of them sends, of every block of elements, the few that are now farthest from
+// that, as they are: a value and its place in the block, a byte. Everyone puts them in, the owner
+// as well, so that all compute with the same weights; what was not sent stays a residual of the
+// owner's, and its turn comes.
+//
+// HybridEP (Yang et al. 2025, section IV-B) compresses the distance to a shared expert, the mean of
+// all, which it sums over all ranks in every step; what was last told needs no sum and no memory.
+#pragma once
+
+#include <piper/strategy/strategy.h>
+
+#include <cstdint>
+
+namespace piper::strategy {
+
+struct ResidualCode {
+  int64_t block = 0;        // elements of one, a power of two
+  int64_t kept = 0;         // of a block, at least 1
+  int64_t value_bytes = 0;  // of an element
+
+  // Of a share, a multiple of the block: values, then places, padded to eight bytes.
+  int64_t bytes_of(int64_t elements) const;
+};
+
+constexpr int64_t kMostExpertCompression = 1000;
+// At most so many elements, and no block smaller.
+constexpr int64_t kMostBlock = 256, kLeastBlock = 16;
+
+inline bool compresses_experts(const Strategy& s) { return s.expert_compression > 1; }
+
+// Of a buffer of so many elements, which edp ranks divide. The block is the largest that divides
+// every share; 0 where there is none.
+ResidualCode residual_code(const Strategy& s, int64_t elements, int64_t value_bytes);
+
+}  // namespace piper::strategy
