@@ -167,6 +167,10 @@ std::vector<Case> all_cases() {
   cases.back().strategy.mesh.cp = 2;
   cases.push_back(make_case(small_model(), mesh_of(1, 4, 2)));
   cases.back().strategy.zero = 1;
+  cases.push_back(make_case(small_model(), mesh_of(1, 4, 2), PipelineSchedule::k1F1B,
+                            Recompute::kNone, strategy::Precision::kBf16));
+  cases.back().strategy.zero = 1;
+  cases.back().strategy.expert_compression = 10;
   cases.push_back(make_case(small_model(), mesh_of(2, 4, 2)));
   cases.back().strategy.reduction_start = strategy::ReductionStart::kYielding;
   cases.push_back(make_case(small_model(), mesh_of(2, 2, 1), PipelineSchedule::kZbH1));
