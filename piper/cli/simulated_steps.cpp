@@ -11,6 +11,7 @@
 #include <piper/sim/simulate.h>
 #include <piper/sim/symmetry.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/residual_code.h>
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
@@ -99,6 +100,10 @@ std::vector<sim::RebalancedStep> steps_of(const Priced& priced, const Simulation
           balance::contradiction(request.rebalance, priced.strategy.redundant_experts);
       !line.empty())
     throw InvalidInput(line);
+  if (request.rebalance.is_on() && strategy::compresses_experts(priced.strategy))
+    throw InvalidInput(
+        "--rebalance: experts that travel as residuals do not move; allowed: off, or "
+        "--expert-compression 1");
   return sim::rebalanced_steps(request.rebalance, *request.load, priced.model, priced.strategy,
                                priced.cluster, request.seed, request.num_samples);
 }

@@ -324,6 +324,8 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
   stage.norm = held.of_norm(s.mesh) * norm_per_parameter_;
   stage.optimizer =
       static_cast<double>(optimized(s, index, first_layer)) * optimizer_per_parameter_;
+  if (!strategy::offloads_optimizer(s.offload))
+    stage.optimizer += residuals_found_seconds(cluster_, s, held.experts);
   if (s.zero == 0 && s.redundant_experts == 0) return;
   if (s.zero == 3) return price_gathered(s, index, first_layer, stage);
   // A layer's forward waits for its weights, which arrive one layer after the other.
@@ -338,7 +340,10 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
       return gather(Axis::kExpertData, parameters);
     return all_gather_seconds(cluster_, group_of(layout, Axis::kExpertData, rank),
                               static_cast<double>(coded_bytes(model_, s, layer)), s.reduction) +
-           residual_seconds(cluster_, s, parameters);
+           residuals_put_seconds(cluster_, s, parameters) +
+           (strategy::offloads_optimizer(s.offload)
+                ? residuals_found_seconds(cluster_, s, parameters)
+                : 0);
   };
   const Axis whole = strategy::axis_of_whole(s);
   double gathered = 0, computed = 0, compute = 0;
@@ -826,10 +831,12 @@ StageMemory ExecutorEstimator::stage_memory(const Strategy& s, int64_t index, in
   for (int64_t i = end; i-- > first_layer;) walk.layer_backward(layer(i));
 
   const StateBytes bytes = state_bytes(precision_);
-  const int64_t held =
-      parameters(s, index, first_layer).total() + copied_parameters(model_, s, index);
+  const RankParameters own = parameters(s, index, first_layer);
+  const int64_t held = own.total() + copied_parameters(model_, s, index);
+  // Its share of experts as it is, beside what all were told.
+  const int64_t apart = strategy::compresses_experts(s) ? own.experts / s.mesh.edp() : 0;
   StageMemory memory{
-      .weights = held * bytes.weight,
+      .weights = (held + apart) * bytes.weight,
       .gradients = held * bytes.gradient,
       .optimizer = optimized(s, index, first_layer) * bytes.optimizer,
       .working = walk.walked().peak,

@@ -284,7 +284,10 @@ class StepPricer {
       return {moved};
     const int64_t elements =
         expert_parameters(model_, segment.layer, strategy_.mesh.ranks_per_expert_set());
-    return {moved + residual_seconds(cluster_, strategy_, elements),
+    const double found = strategy::offloads_optimizer(strategy_.offload)
+                             ? residuals_found_seconds(cluster_, strategy_, elements)
+                             : 0;  // behind the update
+    return {moved + found + residuals_put_seconds(cluster_, strategy_, elements),
             coded_bytes(model_, strategy_, segment.layer)};
   }
 
@@ -419,7 +422,10 @@ class StepPricer {
         : is_with_host
             ? 0.0  // its layers' updates follow
             : static_cast<double>(optimized_[static_cast<size_t>(layout_.stage(task.rank))]);
-    return {update_seconds(kind, parameters, cluster_, strategy_.precision)};
+    const double found = kind == SegmentKind::kOptimizer && !is_with_host
+                             ? residuals_found_seconds(cluster_, strategy_, held.experts)
+                             : 0;
+    return {update_seconds(kind, parameters, cluster_, strategy_.precision) + found};
   }
 
   // Towards the experts and back move the same rows, so all four exchanges of a layer cost the same

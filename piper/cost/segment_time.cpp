@@ -3,6 +3,7 @@
 #include <piper/base/error.h>
 #include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
+#include <piper/strategy/residual_code.h>
 
 #include <algorithm>
 
@@ -191,19 +192,25 @@ double update_seconds(schedule::SegmentKind kind, double num_parameters,
                       static_cast<double>(element_bytes(precision)));
 }
 
-double residual_seconds(const cluster::Cluster& cluster, const strategy::Strategy& strategy,
-                        int64_t elements) {
-  const auto all = static_cast<double>(elements);
-  const double share = all / static_cast<double>(strategy.mesh.edp());
-  const auto weight = static_cast<double>(state_bytes(strategy.precision).weight);
-  const double main = std::max(4.0, weight);
-  const auto pass = [&](double bytes) {
-    return streaming_seconds(bytes, cluster.element_wise, cluster.memory_bytes_per_second);
-  };
+double residuals_found_seconds(const cluster::Cluster& cluster, const strategy::Strategy& strategy,
+                               int64_t elements) {
+  if (!strategy::compresses_experts(strategy)) return 0;
+  const double share = static_cast<double>(elements) / static_cast<double>(strategy.mesh.edp());
+  if (const double rate = number(cluster, kResidualRateName); rate > 0) return share / rate;
   // Read as it is and as it was told; their distance written, read, and searched.
-  const double rate = number(cluster, kResidualRateName);
-  const double found = rate > 0 ? share / rate : pass(share * (2 * weight + 3 * main));
-  return found + pass(2 * all * weight / static_cast<double>(strategy.expert_compression));
+  const auto weight = static_cast<double>(state_bytes(strategy.precision).weight);
+  return streaming_seconds(share * (2 * weight + 3 * std::max(4.0, weight)), cluster.element_wise,
+                           cluster.memory_bytes_per_second);
+}
+
+double residuals_put_seconds(const cluster::Cluster& cluster, const strategy::Strategy& strategy,
+                             int64_t elements) {
+  if (!strategy::compresses_experts(strategy)) return 0;
+  const auto weight = static_cast<double>(state_bytes(strategy.precision).weight);
+  const double sent =
+      static_cast<double>(elements) / static_cast<double>(strategy.expert_compression);
+  return streaming_seconds(2 * sent * weight, cluster.element_wise,
+                           cluster.memory_bytes_per_second);
 }
 
 }  // namespace piper::cost

@@ -45,11 +45,14 @@ double work_seconds(const std::vector<Work>& list, const cluster::Cluster& clust
 std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase phase,
                                       strategy::Precision precision);
 
-// Seconds to find the residuals of a rank's share of so many weights of experts, and to put in those
-// of all owners (strategy/residual_code.h): at the rate that `piper profile` has measured
+// Seconds to find the residuals of a rank's share of so many weights of experts (strategy/
+// residual_code.h), behind their update: at the rate that `piper profile` has measured
 // ("residual_elements_per_second" of cluster.numbers, of the share), else as passes over memory.
-double residual_seconds(const cluster::Cluster& cluster, const strategy::Strategy& strategy,
-                        int64_t elements);
+// And to put in those of all owners, behind their gather. 0 where experts travel whole.
+double residuals_found_seconds(const cluster::Cluster& cluster, const strategy::Strategy& strategy,
+                               int64_t elements);
+double residuals_put_seconds(const cluster::Cluster& cluster, const strategy::Strategy& strategy,
+                             int64_t elements);
 inline constexpr const char* kResidualRateName = "residual_elements_per_second";
 
 // By how much times differ on this machine between equal tasks of a rank, and between ranks for a

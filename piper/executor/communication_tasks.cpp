@@ -13,6 +13,23 @@
 #include <array>
 
 namespace piper::executor {
+namespace {
+
+strategy::ResidualCode residual_code_of(const strategy::Strategy& strategy,
+                                        const at::Tensor& buffer) {
+  return strategy::residual_code(strategy, buffer.numel(),
+                                 static_cast<int64_t>(buffer.element_size()));
+}
+
+}  // namespace
+
+at::Tensor own_residuals(const WeightShares& shares, int32_t layer, nn::Stage& stage,
+                         const strategy::Strategy& strategy) {
+  const at::Tensor told = stage.weights(layer, strategy::Axis::kExpertData);
+  const auto own = shares.own({layer, strategy::Axis::kExpertData}, 0, told.numel());
+  return nn::encode_residuals(own.weights, told.narrow(0, own.first, own.weights.numel()),
+                              residual_code_of(strategy, told));
+}
 
 using graph::Task;
 using graph::TaskKind;
@@ -261,21 +278,15 @@ bool CommunicationTasks::sends_residuals(const Task& task) const {
          step_.segment(task).kind == SegmentKind::kExpertWeights;
 }
 
-strategy::ResidualCode CommunicationTasks::residual_code_of(const at::Tensor& buffer) const {
-  return strategy::residual_code(strategy_, buffer.numel(),
-                                 static_cast<int64_t>(buffer.element_size()));
-}
-
 std::unique_ptr<comm::Operation> CommunicationTasks::start_residuals(const Task& task,
                                                                      comm::OperationName name) {
   const int32_t layer = step_.segment(task).layer;
-  const WeightShares::Key key{layer, strategy::Axis::kExpertData};
-  PIPER_CHECK(context_.options.weight_shares != nullptr, "no shares of experts");
-  const at::Tensor told = stage_.weights(layer, strategy::Axis::kExpertData);
-  const auto own = context_.options.weight_shares->own(key, 0, told.numel());
-  const strategy::ResidualCode code = residual_code_of(told);
-  const at::Tensor message =
-      nn::encode_residuals(own.weights, told.narrow(0, own.first, own.weights.numel()), code);
+  const ExecutorOptions& options = context_.options;
+  PIPER_CHECK(options.weight_shares != nullptr, "no shares of experts");
+  const bool is_found = options.residuals != nullptr && options.residuals->contains(layer);
+  const at::Tensor message = is_found
+                                 ? options.residuals->at(layer)
+                                 : own_residuals(*options.weight_shares, layer, stage_, strategy_);
   const comm::Group group = context_.group_of(task);
   at::Tensor& all = state_.residuals[layer] =
       at::empty({std::ssize(group.members) * message.numel()}, message.options());
@@ -292,7 +303,7 @@ void CommunicationTasks::put_residuals_in(const Task& task) {
   const int64_t share = told.numel() / size, sent = all.numel() / size;
   for (int64_t member = 0; member < size; ++member)
     nn::decode_residuals_(told.narrow(0, member * share, share), all.narrow(0, member * sent, sent),
-                          residual_code_of(told));
+                          residual_code_of(strategy_, told));
   state_.residuals.erase(layer);
 }
 

@@ -20,6 +20,11 @@ std::unique_ptr<comm::Operation> start_gather(comm::Transport& transport, const 
                                               strategy::Reduction algorithm,
                                               const collective::Topology& topology);
 
+// What has changed most in a rank's share of a layer's experts since it was told
+// (nn/expert_residuals.h).
+at::Tensor own_residuals(const WeightShares& shares, int32_t layer, nn::Stage& stage,
+                         const strategy::Strategy& strategy);
+
 // One thread. What it is given outlives it.
 class CommunicationTasks {
  public:
@@ -54,7 +59,6 @@ class CommunicationTasks {
                                                         comm::OperationName name);
   // Of experts that travel as residuals (strategy/residual_code.h).
   bool sends_residuals(const graph::Task& task) const;
-  strategy::ResidualCode residual_code_of(const at::Tensor& buffer) const;
   std::unique_ptr<comm::Operation> start_residuals(const graph::Task& task,
                                                    comm::OperationName name);
   void put_residuals_in(const graph::Task& task);

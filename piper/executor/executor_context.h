@@ -69,6 +69,9 @@ struct ExecutorOptions {
   // Of all weights that the graph divides, and of experts that travel as residuals; outlives the
   // executor. Null: there are none.
   const WeightShares* weight_shares = nullptr;
+  // By layer, what own_residuals() found behind the update of experts that travel as residuals;
+  // outlives the executor. Of a layer that is not here a gather finds it.
+  const std::map<int32_t, at::Tensor>* residuals = nullptr;
   // Where what the graph copies to the host lives; outlives the executor. Null: it copies nothing.
   HostMemory* host_memory = nullptr;
 };

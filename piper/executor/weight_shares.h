@@ -3,6 +3,9 @@
 // of them has memory from its gather until what computes with it is done, as the graph says
 // (schedule::SlotKind::kWeights; nn::Stage::hold_weights).
 //
+// Under ZeRO 1 and 2 of experts that travel as residuals (strategy/residual_code.h) alike: the
+// optimizer updates the own elements, beside a buffer of what all were told, which stays.
+//
 // Thread safety: one object belongs to its rank's thread.
 #pragma once
 

@@ -133,6 +133,11 @@ class Settling {
           "--moe-schedule and --moe-chunks: trainer {} runs mixture layers in one piece; allowed "
           "with it: plain; others with --trainer piper",
           trainer_.name));
+    if (r.fixed.expert_compression > 1 && !r.schedules_mixtures())
+      problems.push_back(fmt::format(
+          "--expert-compression is {}: trainer {} sends experts' weights whole; allowed "
+          "with it: 1; others with --trainer piper",
+          r.fixed.expert_compression, trainer_.name));
     if (r.fixed.context_exchange == strategy::ContextExchange::kGather && !r.has_exact_costs())
       problems.push_back(
           fmt::format("--context-exchange is gather: it has a price on machines that piper profile "

@@ -257,7 +257,8 @@ void check_expert_compression(const Strategy& s, std::vector<std::string>& lines
     refuse(fmt::format("with 'zero' {}, where experts' weights are not sent once a step", s.zero),
            "1, or 'zero' 1 or 2");
   if (s.mesh.ranks_per_stage() % s.mesh.ranks_per_expert_set() == 0 && s.mesh.edp() == 1)
-    refuse("with one rank for each expert, which sends it to nobody", "1, or a smaller 'mesh.ep'");
+    refuse("with one rank for each expert, which sends it to nobody",
+           "1, or more ranks of a stage than 'mesh.ep' x 'mesh.etp'");
   if (s.redundant_experts > 0)
     refuse("with copies of experts, which are sent whole", "1, or 'redundant_experts' 0");
 }
@@ -266,18 +267,29 @@ void check_expert_compression(const Strategy& s, std::vector<std::string>& lines
 void check_expert_compression(const Strategy& s, const model::Model& model,
                               std::vector<std::string>& lines) {
   if (!compresses_experts(s) || s.mesh.etp < 1 ||
-      s.mesh.ranks_per_stage() % s.mesh.ranks_per_expert_set() != 0 || s.mesh.edp() == 1)
+      s.mesh.ranks_per_stage() % s.mesh.ranks_per_expert_set() != 0 || s.mesh.edp() < 2)
     return;
+  const int64_t value_bytes = s.precision == Precision::kFp32   ? 4
+                              : s.precision == Precision::kFp64 ? 8
+                                                                : 2;
   for (const model::Layer& layer : model.layers) {
     const model::FeedForward& f = layer.feed_forward;
     if (!f.is_moe() || f.num_experts % s.mesh.ep != 0 || f.ffn % s.mesh.etp != 0) continue;
     const int64_t elements =
         model::count_layer(model, layer).routed_experts / s.mesh.ranks_per_expert_set();
-    if (residual_code(s, elements, 1).block > 0) continue;
-    lines.push_back(
-        fmt::format("'expert_compression' is {}, but {} elements of a layer's experts cannot be "
-                    "divided among {} ranks in blocks of {}; allowed: 1",
-                    s.expert_compression, elements, s.mesh.edp(), kLeastBlock));
+    const ResidualCode code = residual_code(s, elements, value_bytes);
+    if (code.block == 0)
+      lines.push_back(
+          fmt::format("'expert_compression' is {}, but {} elements of a layer's experts cannot be "
+                      "divided among {} ranks in blocks of {}; allowed: 1",
+                      s.expert_compression, elements, s.mesh.edp(), kLeastBlock));
+    else if (most_compression(code) < s.expert_compression)
+      lines.push_back(fmt::format(
+          "'expert_compression' is {}; allowed: at most {}, one element in blocks of "
+          "{}, the largest that divide {} elements among {} ranks",
+          s.expert_compression, most_compression(code), code.block, elements, s.mesh.edp()));
+    else
+      continue;
     return;
   }
 }

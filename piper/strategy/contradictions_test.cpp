@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/json.h>
 #include <piper/strategy/strategy.h>
 
@@ -291,7 +292,7 @@ TEST_CASE("slots for copies of experts divide among the ranks of a group, up to 
 
 TEST_CASE("experts travel as residuals where their weights are sent once a step") {
   model::Model model = mixture(4, 8);
-  model.hidden = 2;
+  model.hidden = 64;
   for (model::Layer& layer : model.layers) layer.feed_forward.ffn = 4;
   Strategy s = of({.ep = 2, .dp = 4}, {4});
   s.expert_compression = 50;
@@ -301,23 +302,31 @@ TEST_CASE("experts travel as residuals where their weights are sent once a step"
         "step; allowed: 1, or 'zero' 1 or 2");
   for (const int64_t zero : {1, 2}) {
     s.zero = zero;
+    CAPTURE(fmt::format("{}", fmt::join(contradictions(s, model), "; ")));
     CHECK(contradictions(s, model) == Lines{});
   }
   s.mesh.ep = 4;
   CHECK(first() ==
         "'expert_compression' is 50 with one rank for each expert, which sends it to nobody; "
-        "allowed: 1, or a smaller 'mesh.ep'");
+        "allowed: 1, or more ranks of a stage than 'mesh.ep' x 'mesh.etp'");
   s.mesh.ep = 2;
   s.redundant_experts = 2;
   CHECK(first() ==
         "'expert_compression' is 50 with copies of experts, which are sent whole; allowed: 1, or "
         "'redundant_experts' 0");
   s.redundant_experts = 0;
-  for (const int64_t never : {0, 1001}) {
+  for (const int64_t never : {0, 171}) {
     s.expert_compression = never;
     CHECK(first() ==
-          fmt::format("'expert_compression' is {}; allowed: an integer from 1 to 1000", never));
+          fmt::format("'expert_compression' is {}; allowed: an integer from 1 to 170", never));
   }
+  // Blocks of 16, of which one element is a twelfth in fp32.
+  model.hidden = 2;
+  s.expert_compression = 50;
+  CHECK(first().find(
+            "'expert_compression' is 50; allowed: at most 12, one element in blocks of 16") == 0);
+  s.expert_compression = 12;
+  CHECK(contradictions(s, model) == Lines{});
   s.expert_compression = 2;
   for (model::Layer& layer : model.layers) layer.feed_forward.ffn = 1;
   CHECK(first().find("cannot be divided among 2 ranks in blocks of 16; allowed: 1") !=

@@ -25,14 +25,20 @@ struct ResidualCode {
   int64_t bytes_of(int64_t elements) const;
 };
 
-constexpr int64_t kMostExpertCompression = 1000;
+// One element of a block of 256 in bf16.
+constexpr int64_t kMostExpertCompression = 170;
 // At most so many elements, and no block smaller.
 constexpr int64_t kMostBlock = 256, kLeastBlock = 16;
 
 inline bool compresses_experts(const Strategy& s) { return s.expert_compression > 1; }
 
 // Of a buffer of so many elements, which edp ranks divide. The block is the largest that divides
-// every share; 0 where there is none.
+// every share; 0 where there is none. `kept` is as many as the compression leaves room for, and one
+// where it leaves none (contradictions() refuses it).
 ResidualCode residual_code(const Strategy& s, int64_t elements, int64_t value_bytes);
+// The most that a block can be compressed.
+inline int64_t most_compression(const ResidualCode& code) {
+  return code.block * code.value_bytes / (code.value_bytes + 1);
+}
 
 }  // namespace piper::strategy

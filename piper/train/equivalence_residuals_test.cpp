@@ -59,7 +59,8 @@ class HoldsBack {
   HoldsBack(const model::Model& model, const strategy::Strategy& s) : model_(model), s_(s) {}
 
   void before_step(nn::Stage& stage) {
-    for (int32_t layer = 0; layer < model_.num_layers(); ++layer) {
+    // Those of modules of multi-token prediction among them.
+    for (int32_t layer = 0; layer < std::ssize(model_.layers); ++layer) {
       if (!model_.layers[static_cast<size_t>(layer)].feed_forward.is_moe()) continue;
       const at::Tensor weights = stage.weights(layer, strategy::Axis::kExpertData);
       const auto [found, is_first] = layers_.try_emplace(layer);
@@ -130,6 +131,7 @@ TEST_CASE("experts that travel as residuals train as one rank that holds the res
            std::pair{small_model(),
                      Case{{.pp = 2, .ep = 2, .dp = 4, .vpp = 2}, 2, PipelineSchedule::kDualPipeV}},
            std::pair{qwen2_like(), Case{{.ep = 2, .dp = 2, .tp = 2}}},
+           std::pair{model::with_mtp(small_model(), 1), Case{{.pp = 2, .ep = 2, .dp = 4}}},
            std::pair{small_model(), Case{{.ep = 2, .dp = 2, .cp = 2}}},
        }) {
     const strategy::Strategy s = strategy_of(model, c);
@@ -172,6 +174,32 @@ TEST_CASE("what is sent of experts does not depend on the schedule") {
       CHECK(first.losses == other.losses);
     }
   }
+}
+
+TEST_CASE("neither an evaluation nor a comparison of replicas changes what was told") {
+  const model::Model model = small_model();
+  const strategy::Strategy s = strategy_of(model, Case{.mesh = {.ep = 2, .dp = 4}});
+  const schedule::StepGraph evaluation = schedule::write_evaluation(model, s);
+  const Trained plain = run_training(model, s, kSteps);
+  const Trained watched = run_training(
+      model, s, kSteps, {}, 0.3, collective::apart(1),
+      [&](RunShared& shared) { shared.evaluation = &evaluation; },
+      [&](RankTrainer& trainer, int64_t number) {
+        const BatchSource batches = [&](int64_t of, int64_t dp, int64_t micro) {
+          return batch(s, of, dp, micro);
+        };
+        trainer.evaluate(1000 + number, batches, number);
+        if (number > 1) trainer.gather_weights((uint64_t{1} << 40) * (2 + number), /*tells=*/false);
+      });
+  CHECK(plain.losses == watched.losses);
+  CHECK(num_differing(plain, watched) == 0);
+  // A checkpoint does: all are told all of them.
+  const Trained saved = run_training(model, s, kSteps, {}, 0.3, collective::apart(1), {},
+                                     [&](RankTrainer& trainer, int64_t number) {
+                                       if (number == 4) trainer.gather_weights(uint64_t{1} << 40);
+                                     });
+  CHECK(std::equal(saved.losses.begin(), saved.losses.begin() + 3, plain.losses.begin()));
+  CHECK(saved.losses.back() != plain.losses.back());
 }
 
 }  // namespace piper::train::testing

@@ -105,7 +105,8 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, execu
     });
     if (optimizer_ != nullptr) optimizer_->read_gradients(gradient_shares_);
   }
-  if (run.strategy.zero == 3 || strategy::compresses_experts(run.strategy)) {
+  const bool compresses = strategy::compresses_experts(run.strategy) && !run.evaluates_only;
+  if (run.strategy.zero == 3 || compresses) {
     weight_shares_ = optim::weight_shares(*stage_, layout_, rank_, [&run](strategy::Axis axis) {
       return run.strategy.zero == 3 || axis == strategy::Axis::kExpertData;
     });
@@ -155,6 +156,7 @@ executor::ExecutorOptions RankTrainer::executor_options() {
           .placements = &placements_,
           .gradient_shares = run_.strategy.zero >= 2 ? &gradient_shares_ : nullptr,
           .weight_shares = weight_shares_.empty() ? nullptr : &weight_shares_,
+          .residuals = &residuals_,
           .host_memory = host_memory_.get()};
 }
 
@@ -204,11 +206,12 @@ LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_
 
 void RankTrainer::keep_weights() {
   if (weight_shares_.empty() || !has_all_weights_) return;
+  has_all_weights_ = false;
+  if (std::exchange(knows_experts_, strategy::compresses_experts(run_.strategy))) return;
   for (const auto& [layer, replicas] : weight_shares_.keys()) {
     weight_shares_.keep({layer, replicas}, stage_->weights(layer, replicas));
     if (run_.strategy.zero == 3) stage_->release_weights(layer, replicas);
   }
-  has_all_weights_ = false;
 }
 
 // In fp32 and fp64 a bias lies among the other weights of its layer.
@@ -226,14 +229,17 @@ void RankTrainer::note_selection_biases() {
   }
 }
 
-void RankTrainer::gather_weights(uint64_t key) {
+void RankTrainer::gather_weights(uint64_t key, bool tells) {
   if (run_.strategy.zero == 0 || (!weight_shares_.empty() && has_all_weights_)) return;
-  has_all_weights_ = true;
+  has_all_weights_ = tells || !strategy::compresses_experts(run_.strategy);
   comm::Transport& tensors = device_transport_ != nullptr ? *device_transport_ : transport_;
   std::set<std::pair<int32_t, strategy::Axis>> buffers;
   for (const nn::Parameter& p : stage_->parameters())
     buffers.insert({p.layer, p.sharding.replicas});
   for (const auto& [layer, replicas] : buffers) {
+    if (!tells && strategy::compresses_experts(run_.strategy) &&
+        replicas == strategy::Axis::kExpertData)
+      continue;
     const at::Tensor weights = stage_->weights(layer, replicas);
     if (weight_shares_.contains({layer, replicas}))
       weight_shares_.fill({layer, replicas}, run_.strategy.zero == 3
@@ -315,6 +321,11 @@ void RankTrainer::apply(std::span<const double> statistics) {
   optimizer_->step(outcome_.learning_rate,
                    optim::clip_scale(outcome_.grad_norm, run_.options.clip_norm));
   if (run_.options.bias_update > 0) balance();
+  // Of states with the host the updates follow: then a gather finds them itself.
+  if (strategy::compresses_experts(run_.strategy) &&
+      !strategy::offloads_optimizer(run_.strategy.offload))
+    for (const auto& [layer, replicas] : weight_shares_.keys())
+      residuals_[layer] = executor::own_residuals(weight_shares_, layer, *stage_, run_.strategy);
 }
 
 void RankTrainer::migrate(int64_t number, const balance::Placements& next) {

@@ -148,10 +148,12 @@ class RankTrainer {
   // the others' before it computes. Does so now, for who reads weights between steps (saving,
   // comparing replicas, exporting); nothing without ZeRO. All ranks call it. Under ZeRO 3 the
   // weights then have memory until keep_weights() or the next step. `key` and those after it, one
-  // for each buffer of a rank, name its operations.
-  void gather_weights(uint64_t key);
+  // for each buffer of a rank, name its operations. Where experts travel as residuals, all ranks are
+  // then told all of them (`tells`), which changes what follows; else these stay what was told.
+  void gather_weights(uint64_t key, bool tells = true);
   // Under ZeRO 3, where a trainer begins with all weights: this rank's own elements of them are
-  // what it goes on with, and the others' memory is given back. A step does so by itself.
+  // what it goes on with, and the others' memory is given back. A step does so by itself. Likewise,
+  // once, of experts that travel as residuals, whose others stay as what was told.
   void keep_weights();
 
  private:
@@ -194,6 +196,9 @@ class RankTrainer {
   executor::GradientShares gradient_shares_;           // none below ZeRO 2
   executor::WeightShares weight_shares_;  // of ZeRO 3, or of experts that travel as residuals
   bool has_all_weights_ = true;
+  // Behind an update, by layer: what of this rank's share of experts is sent next.
+  std::map<int32_t, at::Tensor> residuals_;
+  bool knows_experts_ = false;                               // as they are, beside what was told
   std::map<int32_t, nn::Parameter> selection_biases_;        // by layer, of those in weight_shares_
   std::unique_ptr<executor::Executor> executor_;             // null where nothing is learnt
   std::unique_ptr<executor::Executor> evaluation_executor_;  // from the first evaluation on

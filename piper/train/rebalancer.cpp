@@ -24,9 +24,9 @@ std::vector<std::string> problems(const balance::RebalancePolicy& policy,
   if (std::string line = balance::contradiction(policy, strategy.redundant_experts); !line.empty())
     problems.push_back(std::move(line));
   if (strategy::compresses_experts(strategy))
-    problems.push_back(what + fmt::format(", but experts travel as residuals of what all were told "
-                                          "('expert_compression' {}); allowed: off",
-                                          strategy.expert_compression));
+    problems.push_back(what +
+                       ", but experts that travel as residuals do not move; allowed: off, or "
+                       "--expert-compression 1");
   int64_t smallest = std::numeric_limits<int64_t>::max();
   for (const auto& [layer, price] : experts) smallest = std::min(smallest, price.bytes);
   if (policy.budget_bytes > 0 && !experts.empty() && policy.budget_bytes < 2 * smallest)

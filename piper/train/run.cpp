@@ -357,7 +357,8 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     const bool compares =
         request_.check_replicas_every > 0 && number % request_.check_replicas_every == 0;
     if (saves || compares || (last && request_.export_weights)) {
-      trainer.gather_weights(kWeightKeys + (static_cast<uint64_t>(number) << 20));
+      trainer.gather_weights(kWeightKeys + (static_cast<uint64_t>(number) << 20),
+                             /*tells=*/saves || (last && request_.export_weights));
       take_traffic();
     }
     if (saves || compares) check_replicas(context_, trainer, transport, number);

@@ -31,6 +31,7 @@ void StrategyWatch::begin(const schedule::StepGraph& step, double begun_seconds)
                                            static_cast<double>(run_.request.cluster.memory_bytes)};
   replan_request_.fixed.runnable = true;
   replan_request_.fixed.capacity = s.capacity;
+  replan_request_.fixed.expert_compression = s.expert_compression;
   const auto accepts = [this](const strategy::Strategy& other) {
     return strategy::untrainable(run_.request.model, other).empty() &&
            train::problems(run_.request.rebalance, other,

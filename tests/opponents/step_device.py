@@ -44,10 +44,11 @@ def piper(folder):
     if done.returncode:
         sys.exit(f"piper train ended with {done.returncode}: {done.stderr[-500:]}")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][WARM_STEPS:]
-    comparison = json.loads(done.stdout[done.stdout.index("{"):])["comparison"]
+    said = json.loads(done.stdout[done.stdout.index("{"):])
+    comparison = said["comparison"]
     return {"milliseconds": 1e3 * statistics.median(line["step_seconds"] for line in lines), "mfu": statistics.median(line["mfu"] for line in lines),
             "peak_bytes": max(line["peak_bytes"] for line in lines), "predicted_milliseconds": 1e3 * comparison["predicted_step_seconds"] if comparison.get("predicted_step_seconds") else None,
-            "comparison": comparison}
+            "comparison": comparison, "host_waits": lines[-1].get("host_waits"), "kernels": said.get("kernels", [])}
 
 
 class Opponent:

@@ -37,7 +37,7 @@ int64_t best_domain(const Layer& layer) {
     return seconds(layer, p);
   };
   int64_t best = 1;
-  for (int64_t domain = 2; domain <= gpus; domain *= 2)
+  for (int64_t domain = 2; domain <= gpus; ++domain)
     if (gpus % domain == 0 && seconds_of(domain) <= seconds_of(best)) best = domain;
   return best;
 }

@@ -34,7 +34,7 @@ double all_gather_seconds(const Layer& layer, double p);  // eq. 4, for the rest
 double seconds(const Layer& layer, double p);
 // Eq. 11 and 12: the p of least seconds. 2 D >= G P_E: 0. Else what the pre-expert time hides.
 double best_proportion(const Layer& layer);
-// Of the domains 1, 2, 4, ... G that of least seconds; the larger of equals.
+// Of the divisors of G the domain of least seconds; the larger of equals.
 int64_t best_domain(const Layer& layer);
 
 // Section IV-A: workers by level, the outermost first, and the size of a domain at each level.

@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/cost/trainer/shape_prices.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/residual_code.h>
 #include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
@@ -17,6 +18,11 @@ void require_priced(const Strategy& s, const TrainerProfile& trainer,
         "'redundant_experts' is {}: copies of experts have a price where piper runs on a machine "
         "that piper profile has measured, not by the profile of trainer {} on {}; allowed: 0",
         s.redundant_experts, trainer.name, cluster.name));
+  if (strategy::compresses_experts(s) && !trainer.schedules_mixtures)
+    throw InvalidInput(
+        fmt::format("'expert_compression' is {}: trainer {} sends experts' weights whole; allowed: "
+                    "1, or trainer piper",
+                    s.expert_compression, trainer.name));
   if (s.context_exchange == strategy::ContextExchange::kGather)
     throw InvalidInput(fmt::format(
         "'context_exchange' is gather: it has a price where piper runs on a machine that piper "

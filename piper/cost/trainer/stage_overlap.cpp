@@ -372,7 +372,8 @@ const std::vector<StageOverlap>& StageOverlaps::of(const Strategy& s, const Shap
                                                    const StrategySums& sums) {
   if (sums.number != sums_number_) known_.clear();
   sums_number_ = sums.number;
-  const Key key{s.mesh.dp, s.num_micro_batches, s.zero, s.placement, s.schedule};
+  const Key key{s.mesh.dp,   s.num_micro_batches, s.zero,
+                s.placement, s.schedule,          s.expert_compression};
   for (const auto& [known, found] : known_)
     if (known == key) return found;
   const std::vector<StageSums>& of = sums.stages;

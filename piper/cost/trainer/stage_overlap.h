@@ -67,8 +67,8 @@ class StageOverlaps {
   const TrainerContext& context_;
   ScheduleFacts& schedules_;
   // What an overlap depends on beside the stages' sums.
-  using Key =
-      std::tuple<int64_t, int64_t, int64_t, strategy::Placement, strategy::PipelineSchedule>;
+  using Key = std::tuple<int64_t, int64_t, int64_t, strategy::Placement, strategy::PipelineSchedule,
+                         int64_t>;
   int64_t sums_number_ = 0;
   std::vector<std::pair<Key, std::vector<StageOverlap>>> known_;
 };
