@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Predicted beside measured, on this machine: strategies of one model, and one of each further family, in fp32 and bf16.
 
-Memory (peak per rank, 3 %, with the rows that the routers chose) and the order of tasks always have to hold. Step time depends on
+Memory (peak per rank, 3 %, or a MiB of small models: scratch that libraries keep for a processor's own instructions; with the rows
+that the routers chose) and the order of tasks always have to hold. Step time depends on
 how quiet the machine is: it is printed always and has to hold only with --time (median error 20 %, and the planner's choice
 within 10 % of the fastest of the eight).
 
@@ -63,6 +64,7 @@ DIVIDED = [  # gradients
     ((1, 2, 2, "1f1b-pairs", "none", 1), "fp32"),
 ]
 RANKS = 4  # of the profile
+SCRATCH = 1 << 20
 CHUNKS = {"interleaved": 2, "interleaved-pairs": 2, "zb-v": 2, "dualpipev": 2}  # of a rank; else 1
 
 
@@ -181,6 +183,7 @@ def merge(runs):
     measured = statistics.median(r["measured_step_seconds"] for r in runs)
     return {"axes": runs[0]["axes"], "predicted_step_seconds": predicted, "measured_step_seconds": measured,
             "time_error": (predicted - measured) / measured, "memory_error": max(r["memory_error"] for r in runs),
+            "memory_is_near": all(r["memory_is_near"] for r in runs),
             "same_order": all(r["same_order"] for r in runs)}
 
 
@@ -199,9 +202,10 @@ def run_one(options, cluster, folder, axes, model=None, precision="fp32", zero=0
     comparison = out["comparison"]
     memory = max((abs(r["predicted_peak_bytes"] - r["measured_peak_bytes"]) / r["measured_peak_bytes"]
                   for r in comparison["ranks"]))
+    bytes_off = max(abs(r["predicted_peak_bytes"] - r["measured_peak_bytes"]) for r in comparison["ranks"])
     predicted, measured = comparison["predicted_step_seconds"], comparison["measured_step_seconds"]
     return {"axes": axes, "predicted_step_seconds": predicted, "measured_step_seconds": measured,
-            "time_error": (predicted - measured) / measured, "memory_error": memory,
+            "time_error": (predicted - measured) / measured, "memory_error": memory, "memory_is_near": memory <= 0.03 or bytes_off <= SCRATCH,
             "other_machine": cluster == "rtx4090x8",  # then its time says nothing of this one
             "same_order": out["same_order_as_simulated"]}
 
@@ -224,7 +228,7 @@ def judge(options, rows, chosen, families):
     worst_memory = max(r["memory_error"] for r in rows)
     print(f"step time: median error {median*100:.1f} %; the planner's choice is {behind*100:.1f} % behind the fastest; "
           f"memory: worst error {worst_memory*100:.2f} %", file=sys.stderr)
-    failures = [f"{r['axes']}: memory off by {r['memory_error']*100:.1f} %" for r in rows if r["memory_error"] > 0.03]
+    failures = [f"{r['axes']}: memory off by {r['memory_error']*100:.1f} %" for r in rows if not r["memory_is_near"]]
     failures += [f"{r['axes']}: tasks ran in another order than simulated" for r in rows if not r["same_order"]]
     if options.time and median > 0.20:
         failures.append(f"median error of step time is {median*100:.1f} %; at most 20 %")

@@ -7,7 +7,7 @@
 namespace piper::nn {
 namespace {
 
-constexpr int64_t kPiece = int64_t{1} << 20;  // elements
+constexpr int64_t kPiece = int64_t{1} << 16;  // elements: less than a megabyte beside them
 
 // The parts of a message, as bytes.
 struct Parts {
