@@ -1,13 +1,15 @@
-// The C++ side of hf_parity.py: loads weights, computes the logits of the tokens and every gradient of the mean token
-// loss, and writes them.
+// The C++ side of hf_parity.py: loads weights, computes the logits of the tokens and every gradient
+// of the mean token loss, and writes them.
 //
-//   hf_parity_probe DIR [DEVICE [fp32 | bf16]]     DEVICE: cpu, stand-in (tests/stand_in/device.h), or libtorch's name
+//   hf_parity_probe DIR [DEVICE [fp32 | bf16]]
+//
+// DEVICE: cpu, stand-in (tests/stand_in/device.h), or libtorch's name.
 //
 // DIR holds config.json (Hugging Face's), index.json and raw little-endian files:
 //   {"sequences": B, "sequence": S, "mtp_depth": k, "mtp_weight": w,
 //    "tensors": [{"name": ..., "shape": [...], "file": ...}, ...]}
-// tokens.bin and targets.bin: int64 [B, S]; tensors: fp32. Written, in fp32: logits.bin [B * S, V], and for each tensor
-// `file` + ".gradient".
+// tokens.bin and targets.bin: int64 [B, S]; tensors: fp32. Written, in fp32: logits.bin [B * S, V],
+// and for each tensor `file` + ".gradient".
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>

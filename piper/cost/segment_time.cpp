@@ -207,8 +207,7 @@ double residuals_put_seconds(const cluster::Cluster& cluster, const strategy::St
                              int64_t elements) {
   if (!strategy::compresses_experts(strategy)) return 0;
   const auto weight = static_cast<double>(state_bytes(strategy.precision).weight);
-  const double sent =
-      static_cast<double>(elements) / static_cast<double>(strategy.expert_compression);
+  const double sent = static_cast<double>(elements) * strategy::sent_part(strategy);
   return streaming_seconds(2 * sent * weight, cluster.element_wise,
                            cluster.memory_bytes_per_second);
 }

@@ -77,9 +77,7 @@ class Writer {
     const cost::RankParameters held = cost::rank_parameters(model_, whole, chunk);
     const double dense = of(held.dense) - divided * (1 - 1 / of(s_.mesh.tp));
     stage[Axis::kData] += reduced(dense, s_.mesh.num_replicas());
-    stage[Axis::kExpertData] +=
-        reduced(of(held.experts), s_.mesh.edp(),
-                strategy::compresses_experts(s_) ? 1 / of(s_.expert_compression) : 1);
+    stage[Axis::kExpertData] += reduced(of(held.experts), s_.mesh.edp(), strategy::sent_part(s_));
   }
 
   // Gradients, and with ZeRO the weights, of which `part` is sent, over a ring.

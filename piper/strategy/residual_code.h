@@ -31,6 +31,8 @@ constexpr int64_t kMostExpertCompression = 170;
 constexpr int64_t kMostBlock = 256, kLeastBlock = 16;
 
 inline bool compresses_experts(const Strategy& s) { return s.expert_compression > 1; }
+// Of the bytes of experts' updated weights, about what is sent: a block may take a little less.
+inline double sent_part(const Strategy& s) { return 1 / static_cast<double>(s.expert_compression); }
 
 // Of a buffer of so many elements, which edp ranks divide. The block is the largest that divides
 // every share; 0 where there is none. `kept` is as many as the compression leaves room for, and one

@@ -112,8 +112,6 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
     r.moe_schedule = MoeSchedule::kPlain;
   if (r.mesh.ep == 1 || r.redundant_experts % r.mesh.ep != 0) r.redundant_experts = 0;
   if (r.zero >= 2) r.reduction_start = ReductionStart::kReady;
-  if (r.mesh.edp() == 1 || r.redundant_experts > 0 || (r.zero != 1 && r.zero != 2))
-    r.expert_compression = 1;
   if (cp == 1) r.context_exchange = ContextExchange::kRing;
   if (deduplicates(r) && repeats_rows(r)) r.all_to_all = AllToAll::kFlat;
   if (pp != s.mesh.pp) {

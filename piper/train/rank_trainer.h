@@ -148,8 +148,8 @@ class RankTrainer {
   // the others' before it computes. Does so now, for who reads weights between steps (saving,
   // comparing replicas, exporting); nothing without ZeRO. All ranks call it. Under ZeRO 3 the
   // weights then have memory until keep_weights() or the next step. `key` and those after it, one
-  // for each buffer of a rank, name its operations. Where experts travel as residuals, all ranks are
-  // then told all of them (`tells`), which changes what follows; else these stay what was told.
+  // for each buffer of a rank, name its operations. Where experts travel as residuals, all ranks
+  // are then told all of them (`tells`), which changes what follows; else these stay what was told.
   void gather_weights(uint64_t key, bool tells = true);
   // Under ZeRO 3, where a trainer begins with all weights: this rank's own elements of them are
   // what it goes on with, and the others' memory is given back. A step does so by itself. Likewise,

@@ -16,11 +16,6 @@ double updated_parameters(const Strategy& s, const StageSums& sums) {
          share(sums.expert_parameters, s.mesh.edp());
 }
 
-// Of experts' weights what is sent.
-double sent_part(const Strategy& s) {
-  return strategy::compresses_experts(s) ? 1 / static_cast<double>(s.expert_compression) : 1;
-}
-
 // Bytes that are read and written to find the residuals of a share, an element: what it is and was
 // told, their distance, which is searched.
 constexpr double kWritten = 2 + 1 + 2;  // and an element that is put in: value, place
@@ -42,7 +37,7 @@ StateTraffic state_traffic(const TrainerContext& context, const Strategy& s,
   StateTraffic traffic{.dense = of(s.mesh.num_replicas(), layout.distance(strategy::Axis::kData),
                                    sums.dense_parameters, 1),
                        .experts = of(s.mesh.edp(), layout.distance(strategy::Axis::kExpertData),
-                                     sums.expert_parameters, sent_part(s))};
+                                     sums.expert_parameters, strategy::sent_part(s))};
   // With ZeRO 3 weights are gathered for forward and backward of every micro-batch, with ZeRO 2 and
   // more gradients are scattered after each, unless the trainer keeps both whole in a pipeline.
   const bool keeps = s.mesh.pp > 1 && trainer.keeps_weights_in_pipelines;
@@ -64,7 +59,7 @@ double update_seconds(const TrainerContext& context, const Strategy& s, const St
   }
   if (strategy::compresses_experts(s))
     copied += sums.expert_parameters *
-              (kEncoded / static_cast<double>(s.mesh.edp()) + kWritten * sent_part(s));
+              (kEncoded / static_cast<double>(s.mesh.edp()) + kWritten * strategy::sent_part(s));
   return seconds + context.rates.pass_seconds(updated_parameters(s, sums) * kTouched + copied);
 }
 
