@@ -216,6 +216,7 @@ function(piper_test)
       message(FATAL_ERROR "${source} shall run apart, but is no source of the tests of ${T_NAME}")
     endif()
     string(REPLACE _test.cpp "" name ${source})
+    string(REGEX REPLACE "^${T_NAME}_" "" name ${name})
     add_test(NAME ${T_NAME}_${name} COMMAND piper_${T_NAME}_test --source-file=*/${source} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(${T_NAME}_${name} PROPERTIES COST 45)  # starts early
     list(APPEND rest */${source})

@@ -20,6 +20,18 @@ def lab(flags, *command, **options):
                           text=True, timeout=300, check=False, **options)
 
 
+def lab_when_quiet(flags, *command, tries=4, pause=20):
+    """The same, again when other work on the machine let it keep no rates at all. (what was done, why it never ran or None)"""
+    for _ in range(tries):
+        done = lab(flags, *command)
+        refusals = [line for line in done.stderr.splitlines() if "is not kept here either" in line]
+        if not refusals:
+            return done, None
+        print(f"{refusals[0]}; once more in {pause} s", flush=True)
+        time.sleep(pause)
+    return done, refusals[0]
+
+
 def namespaces():
     done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
     return [line for line in done.stdout.splitlines() if line.startswith("piperlab")]
@@ -52,7 +64,10 @@ def follows_machine(folder):
     rate, size = 40000, 20000
     asked = ["--nodes", 2, "--ranks", 2, "--nic-rate", rate, "--inner-ratio", 1, "--nic-latency", 20, "--inner-latency", 20, "--json", report]
     begin = time.monotonic()
-    done = lab(asked, PIPER, "bench", "alltoall", "--json", "--cluster", "{cluster}", "--pair-bytes", size, "--algorithms", "flat", "--seconds", 1)
+    done, refusal = lab_when_quiet(asked, PIPER, "bench", "alltoall", "--json", "--cluster", "{cluster}", "--pair-bytes", size, "--algorithms", "flat",
+                                   "--seconds", 1)
+    if refusal:
+        return skip_case("a network that follows the machine", refusal)
     assert done.returncode in (0, 3), done
     slowdown = json.loads(report.read_text())["slowdown"]
     assert slowdown > 1 and f"made {slowdown} times as slow" in done.stderr, done.stderr

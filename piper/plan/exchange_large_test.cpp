@@ -97,7 +97,7 @@ TEST_CASE(
     "what plan chooses for groups of 72 to 128 ranks is within 5 % of the best simulated "
     "configuration") {
   constexpr std::array<int64_t, 4> kSizes{72, 80, 96, 128};
-  check_choices(kSizes, {.even = {12, 60}, .hot = {4, 60}});
+  check_choices(kSizes, {.even = {4, 60}, .hot = {2, 60}});
 }
 
 TEST_CASE(

@@ -46,47 +46,40 @@ TEST_CASE("rings of two and four, for every kind of attention") {
       {.mesh = {.cp = 4}, .recompute = Recompute::kAttention},
       {.mesh = {.cp = 4}, .recompute = Recompute::kFull, .micro_batch = 2},
       {.mesh = {.ep = 4, .dp = 2, .cp = 4}, .zero = 1}};
-  for (const model::Model& model : {small_model(), deepseek_like(), qwen2_like()})
-    check_runs(model, runs);
+  check_runs_of({small_model(), deepseek_like(), qwen2_like()}, runs);
 }
 
 TEST_CASE("every schedule of the pipeline beside shared sequences") {
-  for (const model::Model& model : {small_model(), deepseek_like(), qwen2_like()}) {
-    check_runs(model, {{.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2}, .schedule = kInterleaved},
-                       {.mesh = {.pp = 2, .cp = 4}, .schedule = kZbH1, .zero = 2},
-                       {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 4},
-                        .schedule = kZbV,
-                        .recompute = Recompute::kAttention},
-                       {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2, .cp = 2},
-                        .schedule = kDualPipeV,
-                        .zero = 1},
-                       {.mesh = {.ep = 2, .tp = 2, .cp = 4}, .zero = 3}});
-    check_runs(
-        model,
-        gathered({{.mesh = {.pp = 2, .cp = 2}, .schedule = kGPipe, .recompute = Recompute::kFull},
-                  {.mesh = {.pp = 2, .dp = 2, .cp = 2}, .schedule = kZbH1, .zero = 1},
-                  {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2},
-                   .schedule = kZbV,
-                   .recompute = Recompute::kFull},
-                  {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2},
-                   .schedule = kDualPipeV,
-                   .recompute = Recompute::kAttention,
-                   .zero = 1}}));
-  }
+  const std::vector<MeshRun> ring{
+      {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2}, .schedule = kInterleaved},
+      {.mesh = {.pp = 2, .cp = 4}, .schedule = kZbH1, .zero = 2},
+      {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 4},
+       .schedule = kZbV,
+       .recompute = Recompute::kAttention},
+      {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2, .cp = 2}, .schedule = kDualPipeV, .zero = 1},
+      {.mesh = {.ep = 2, .tp = 2, .cp = 4}, .zero = 3}};
+  const std::vector<MeshRun> gather{
+      {.mesh = {.pp = 2, .cp = 2}, .schedule = kGPipe, .recompute = Recompute::kFull},
+      {.mesh = {.pp = 2, .dp = 2, .cp = 2}, .schedule = kZbH1, .zero = 1},
+      {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2},
+       .schedule = kZbV,
+       .recompute = Recompute::kFull},
+      {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .cp = 2},
+       .schedule = kDualPipeV,
+       .recompute = Recompute::kAttention,
+       .zero = 1}};
+  check_runs_of({small_model(), deepseek_like(), qwen2_like()}, joined(ring, gathered(gather)));
 }
 
 TEST_CASE("ranks that share matrices beside ranks that share sequences") {
-  for (const model::Model& model : {small_model(), deepseek_like(), qwen2_like()}) {
-    const std::vector<MeshRun> runs{
-        {.mesh = {.tp = 2, .cp = 2}},
-        {.mesh = {.ep = 2, .tp = 2, .cp = 2}, .recompute = Recompute::kFull, .micro_batch = 2},
-        {.mesh = {.tp = 4, .cp = 2}, .recompute = Recompute::kAttention},
-        {.mesh = {.pp = 2, .ep = 2, .etp = 2, .tp = 2, .cp = 2}, .schedule = kZbH1, .zero = 1},
-        {.mesh = {.ep = 4, .tp = 2, .cp = 4}, .recompute = Recompute::kExperts}};
-    check_runs(model, runs);
-    check_runs(model, with_all_tokens(runs));
-    check_runs(model, gathered(with_all_tokens(runs)));
-  }
+  const std::vector<MeshRun> runs{
+      {.mesh = {.tp = 2, .cp = 2}},
+      {.mesh = {.ep = 2, .tp = 2, .cp = 2}, .recompute = Recompute::kFull, .micro_batch = 2},
+      {.mesh = {.tp = 4, .cp = 2}, .recompute = Recompute::kAttention},
+      {.mesh = {.pp = 2, .ep = 2, .etp = 2, .tp = 2, .cp = 2}, .schedule = kZbH1, .zero = 1},
+      {.mesh = {.ep = 4, .tp = 2, .cp = 4}, .recompute = Recompute::kExperts}};
+  check_runs_of({small_model(), deepseek_like(), qwen2_like()},
+                joined(joined(runs, with_all_tokens(runs)), gathered(with_all_tokens(runs))));
 }
 
 TEST_CASE("chunks of tokens, tokens in place of copies and Parm's S1 beside shared sequences") {
@@ -111,12 +104,8 @@ TEST_CASE("modules of multi-token prediction beside shared sequences and shared 
       {.mesh = {.pp = 2, .ep = 2, .dp = 2, .vpp = 2, .etp = 2, .cp = 2},
        .chunks = 2,
        .schedule = kZbV}};
-  for (const model::Model& model :
-       {model::with_mtp(deepseek_like(), 2), model::with_mtp(tied, 1)}) {
-    check_runs(model, runs);
-    check_runs(model, with_all_tokens(runs));
-    check_runs(model, gathered({runs[0], runs[2]}));
-  }
+  check_runs_of({model::with_mtp(deepseek_like(), 2), model::with_mtp(tied, 1)},
+                joined(joined(runs, with_all_tokens(runs)), gathered({runs[0], runs[2]})));
   // Parts of one token.
   check_runs(model::with_mtp(tied, 1),
              {{.mesh = {.ep = 4, .cp = 4}, .recompute = Recompute::kFull, .micro_batch = 2},
@@ -141,10 +130,9 @@ TEST_CASE("a capacity drops the same copies of sequences that ranks share") {
         {.mesh = {.ep = 2, .tp = 2, .cp = 2}, .sequence_parallel = false},
         {.mesh = {.ep = 4, .cp = 4}, .all_to_all = strategy::AllToAll::kHaloDedup}};
     for (MeshRun& run : runs) run.capacity = capacity;
-    for (const model::Model& model : {plain, deepseek_like()}) {
+    for (const model::Model& model : {plain, deepseek_like()})
       CHECK(trained(model, {.mesh = {}, .capacity = capacity}).dropped > 0);
-      check_runs(model, runs);
-    }
+    check_runs_of({plain, deepseek_like()}, runs);
     check_runs(model::with_mtp(plain, 1), {runs[0], runs[2], runs[4]});
   }
 }

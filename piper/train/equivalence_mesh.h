@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <piper/strategy/runnable.h>
 #include <piper/train/equivalence_run.h>
+#include <tests/switches.h>
 
 #include <cmath>
 #include <cstdint>
@@ -97,6 +98,22 @@ inline void check_runs(const model::Model& model, const std::vector<MeshRun>& ru
   const Trained one = trained(model, {.mesh = {}, .capacity = runs.front().capacity}, prepare);
   check_learned(one);
   for (const MeshRun& run : runs) check_same(model, one, run, prepare);
+}
+
+// Every run with every model; in short counts each run with one of them, in turn.
+inline void check_runs_of(const std::vector<model::Model>& models,
+                          const std::vector<MeshRun>& runs) {
+  for (size_t m = 0; m < models.size(); ++m) {
+    std::vector<MeshRun> own;
+    for (size_t i = 0; i < runs.size(); ++i)
+      if (piper::testing::full_counts() || i % models.size() == m) own.push_back(runs[i]);
+    check_runs(models[m], own);
+  }
+}
+
+inline std::vector<MeshRun> joined(std::vector<MeshRun> runs, const std::vector<MeshRun>& more) {
+  runs.insert(runs.end(), more.begin(), more.end());
+  return runs;
 }
 
 inline model::Model tied(model::Model model) {

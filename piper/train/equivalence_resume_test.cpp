@@ -114,15 +114,19 @@ TEST_CASE("each optimizer state is in one place; checkpoints go from any divisio
   };
   const strategy::Mesh wide{.ep = 2, .dp = 4}, deep{.pp = 2, .dp = 2},
       shared{.ep = 4, .dp = 2, .tp = 2}, parts{.ep = 2, .dp = 4, .etp = 2};
+  int64_t number = 0;  // of a pair of meshes
   for (const auto& [first, second] : {std::pair{wide, deep},
                                       {deep, wide},
                                       {shared, deep},
                                       {deep, shared},
                                       {parts, deep},
-                                      {shared, parts}})
+                                      {shared, parts}}) {
+    ++number;
     for (const int64_t zero : {0, 1, 2, 3})
       for (const int64_t then : {0, 1, 2, 3}) {
         if (zero == 2 && then == 1) continue;  // as the other way round
+        // In short a third of them; over the pairs of meshes together all.
+        if (!piper::testing::full_counts() && (zero + 2 * then + number) % 3 != 0) continue;
         INFO(text({.mesh = first, .zero = zero}), " then ", text({.mesh = second, .zero = then}));
         const piper::testing::TestFolder half, whole, other;
         train(first, zero, 1, 2, {}, half.path());
@@ -136,6 +140,7 @@ TEST_CASE("each optimizer state is in one place; checkpoints go from any divisio
         if (zero > 0 && then > 0) CHECK(expected.num_states == again.num_states);
         if (zero == 0 && then > 0) CHECK(again.num_states < expected.num_states);
       }
+  }
 }
 
 TEST_CASE("a random strategy goes on from the checkpoint of another") {
