@@ -85,6 +85,7 @@ def cases(folder):
     limited = ["estimate", "--model", good, "--cluster", "dgx-h100"]
     yield "a drop without a capacity", [*limited, "--drop", "position"], ["--drop", "position", "--capacity-factor"]
     yield "a capacity factor that is no number", [*limited, "--capacity-factor", "nan"], ["--capacity-factor", "nan"]
+    yield "padding without a capacity", [*limited, "--pad-to-capacity"], ["--pad-to-capacity", "--capacity-factor"]
     yield "a misspelt drop", [*limited, "--capacity-factor", "1", "--drop", "positon"], ["--drop", "did you mean 'position'"]
     yield "a negative z-loss", ["train", "--model", good, "--z-loss", "-1"], ["--z-loss", "-1"]
     dense = file("dense.json", json.dumps(DENSE))

@@ -22,13 +22,14 @@ def lab(flags, *command, **options):
 
 def lab_when_quiet(flags, *command, tries=4, pause=20):
     """The same, again when other work on the machine let it keep no rates at all. (what was done, why it never ran or None)"""
-    for _ in range(tries):
+    for attempt in range(tries):
         done = lab(flags, *command)
         refusals = [line for line in done.stderr.splitlines() if "is not kept here either" in line]
         if not refusals:
             return done, None
-        print(f"{refusals[0]}; once more in {pause} s", flush=True)
-        time.sleep(pause)
+        if attempt + 1 < tries:
+            print(f"{refusals[0]}; once more in {pause} s", flush=True)
+            time.sleep(pause)
     return done, refusals[0]
 
 

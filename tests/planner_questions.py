@@ -30,6 +30,17 @@ def check_capacity():
     even = [json.loads(piper(*PLAN, "--devices", 64, "--json", *more))["strategies"][0] for more in ([], ["--capacity-factor", 1.25])]
     seconds = [s["predicted"]["step_seconds"] for s in even]
     assert abs(seconds[1] / seconds[0] - 1) < 1e-5 and even[1]["capacity_factor"] == 1.25, seconds
+    # Padded, what choices are uneven costs nothing, and what is padded does.
+    padded = [json.loads(piper(*PLAN, "--devices", 64, "--json", "--capacity-factor", 1.25, "--pad-to-capacity", *more))["strategies"][0]
+              for more in ([], ["--imbalance", 1.2])]
+    assert all(s["pad_to_capacity"] for s in padded), padded
+    assert padded[0]["predicted"]["step_seconds"] == padded[1]["predicted"]["step_seconds"] > 1.01 * seconds[1], padded
+    for more, said in ((["--capacity-factor", 20, "--pad-to-capacity"], "128 over 8"),
+                       (["--capacity-factor", 1, "--pad-to-capacity", "--all-to-all", "halo-dedup"], "halo-dedup"),
+                       (["--capacity-factor", 1, "--pad-to-capacity", "--moe-schedule", "chunked"], "chunked"),
+                       (["--capacity-factor", 1, "--pad-to-capacity", "--cp", 2], "share the tokens")):
+        assert said in piper(*PLAN, "--devices", 64, *more, code=2), more
+    assert "give --capacity-factor too" in piper(*PLAN, "--pad-to-capacity", code=2)
     assert "give both or neither" in piper(*PLAN, "--drop", "position", code=2)
     assert "0.01" in piper(*PLAN, "--capacity-factor", 0, code=2)
 

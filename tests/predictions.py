@@ -144,6 +144,10 @@ def main():
         # Experts that travel as residuals.
         families += [run_one(options, "rtx4090x8", folder, axes_, None, precision, zero=zero, compression=50) | {"family": f"{precision} zero {zero} experts 1/50"}
                      for axes_, precision, zero in [((1, 2, 4, "1f1b", "none", 1), "bf16", 1), ((2, 1, 2, "gpipe", "full", 1), "fp32", 2)]]
+        # Experts that are sent their whole capacity, whatever the routers choose.
+        families += [run_one(options, "rtx4090x8", folder, axes_, None, precision, more=["--capacity-factor", factor, "--pad-to-capacity"])
+                     | {"family": f"{precision} capacity {factor} padded"}
+                     for axes_, precision, factor in [((1, 2, 4, "1f1b", "none", 1), "bf16", 0.75), ((2, 2, 2, "zb-h1", "experts", 1), "fp32", 1.25)]]
         # Gradients as well, and weights; schedules with chunks and backwards in two parts among them.
         for axes_, precision in [((1, 2, 4, "1f1b", "none", 1), "fp32"), ((2, 1, 2, "zb-v", "full", 1), "bf16"),
                                  *(DIVIDED if in_full else [])]:
@@ -185,7 +189,7 @@ def merge(runs):
             "same_order": all(r["same_order"] for r in runs)}
 
 
-def run_one(options, cluster, folder, axes, model=None, precision="fp32", zero=0, mixture=("plain", 1), offload="none", compression=1):
+def run_one(options, cluster, folder, axes, model=None, precision="fp32", zero=0, mixture=("plain", 1), offload="none", compression=1, more=()):
     pp, ep, dp, schedule, recompute, micro, tp, etp, divides_tokens, cp = (*axes, *(1, 1, True, 1)[len(axes) - 6:])
     shared = ["--tp", tp, *(["--sequence-parallel"] if divides_tokens else [])] if tp > 1 else []
     shared += ["--etp", etp] if etp > 1 else []
@@ -194,9 +198,9 @@ def run_one(options, cluster, folder, axes, model=None, precision="fp32", zero=0
     out = json.loads(piper("train", "--model", model or options.model, "--cluster", cluster, "--pp", pp, "--ep", ep, "--dp", dp, *shared,
                            "--vpp", CHUNKS.get(schedule, 1), "--schedule", schedule, "--recompute", recompute, "--micro-batch", micro, "--sequence",
                            options.sequence, "--global-batch", options.global_batch, "--precision", precision, "--zero", zero, "--offload", offload,
-                           "--expert-compression", compression,
+                           "--expert-compression", compression, *more,
                            "--steps", options.steps if precision == "fp32" else min(options.steps, 3),  # for its memory alone
-                           "--run", folder / "-".join(map(str, [model.stem if model else "main", precision, zero, offload, compression, *mixture, *axes])), "--fresh", "--json"))
+                           "--run", folder / "-".join(map(str, [model.stem if model else "main", precision, zero, offload, compression, *mixture, *axes, *more])), "--fresh", "--json"))
     comparison = out["comparison"]
     memory = max((abs(r["predicted_peak_bytes"] - r["measured_peak_bytes"]) / r["measured_peak_bytes"]
                   for r in comparison["ranks"]))

@@ -34,6 +34,7 @@ struct Flags {
   std::optional<int64_t> all_to_all_chunk_bytes;
   std::optional<double> capacity_factor;
   std::string drop;
+  bool pad_to_capacity = false;
   double imbalance = 1;
   NodesQuestion nodes;
 };
@@ -65,6 +66,9 @@ strategy::Capacity capacity_of(const Flags& flags) {
         "--drop says which copies go beyond --capacity-factor; give both or neither");
   strategy::Capacity capacity{.factor = flags.capacity_factor.value_or(0)};
   if (!flags.drop.empty()) capacity.drop = parse_word<strategy::Drop>("--drop", flags.drop);
+  capacity.pads = flags.pad_to_capacity;
+  if (capacity.pads && !capacity.is_limited())
+    throw InvalidInput("--pad-to-capacity needs a capacity; give --capacity-factor too");
   return capacity;
 }
 
@@ -246,6 +250,9 @@ Run add_plan(Subcommand command) {
       .check(number_in(strategy::kLeastCapacityFactor, strategy::kLargestCapacityFactor));
   command.add_option("--drop", flags->drop,
                      "what goes beyond the capacity: by probability or position (probability)");
+  command.add_flag(
+      "--pad-to-capacity", flags->pad_to_capacity,
+      "send every expert its whole capacity, the rest of it in rows that weigh nothing");
   command.add_option("--placement", flags->placement, "fix: tp-cp-ep-dp-pp or tp-cp-ep-pp-dp");
   add_trainer_flag(command, flags->trainer).show_default();
   command

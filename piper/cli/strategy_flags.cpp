@@ -46,6 +46,7 @@ std::vector<std::string> axes_given(const StrategyFlags& f) {
   note("--precision", !f.precision.empty());
   note("--capacity-factor", f.capacity_factor.has_value());
   note("--drop", !f.drop.empty());
+  note("--pad-to-capacity", f.pad_to_capacity);
   note("--tp", f.tp.has_value());
   note("--cp", f.cp.has_value());
   note("--etp", f.etp.has_value());
@@ -176,6 +177,7 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
         f.drop));
   s.capacity.factor = f.capacity_factor.value_or(0);
   if (!f.drop.empty()) s.capacity.drop = parse_word<strategy::Drop>("--drop", f.drop);
+  s.capacity.pads = f.pad_to_capacity;
   s.precision = f.precision.empty() ? precision_without_flag(f)
                                     : parse_word<Precision>("--precision", f.precision);
   const int64_t fallback = model.max_positions > 0
@@ -298,6 +300,9 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
       .check(number_in(strategy::kLeastCapacityFactor, strategy::kLargestCapacityFactor));
   command.add_option("--drop", f.drop,
                      "what goes beyond the capacity: by probability or position (probability)");
+  command.add_flag(
+      "--pad-to-capacity", f.pad_to_capacity,
+      "send every expert its whole capacity, the rest of it in rows that weigh nothing");
   command.add_option("--mtp-depth", f.mtp_depth,
                      "modules of multi-token prediction to train beside the model (0)");
 }
@@ -319,6 +324,7 @@ std::string in_flags(std::string line) {
       {"'global_batch_sequences'", "--global-batch"},
       {"'sequence'", "--sequence"},
       {"'capacity_factor'", "--capacity-factor"},
+      {"'pad_to_capacity'", "--pad-to-capacity"},
       {"'reduction_start'", "--reduction-start"},
       {"'context_exchange'", "--context-exchange"},
       {"'moe_schedule'", "--moe-schedule"},

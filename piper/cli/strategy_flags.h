@@ -35,6 +35,7 @@ struct StrategyFlags {
   std::string schedule, recompute, precision;  // "" = not given
   std::optional<double> capacity_factor;
   std::string drop;  // "" = not given
+  bool pad_to_capacity = false;
   // What stands in for --sequence (never more than the model's positions) and --precision.
   int64_t default_sequence = 256;
   strategy::Precision default_precision = strategy::Precision::kFp32;

@@ -29,12 +29,13 @@ const model::Layer& layer_of(const model::Model& model, const schedule::Segment&
   return model.layers[static_cast<size_t>(segment.layer)];
 }
 
-// Bytes beside a product with a weight of rows x columns, or on its way into such a main gradient
-// (nn/product.cpp): none in fp32 and fp64. In bf16 the library packs the weight into a layout of
-// its own first.
+// Bytes of a product on its way into a main gradient of rows x columns: in bf16 some rows of it are
+// formed before they are added (nn/product.cpp); none in fp32 and fp64. What libraries take for
+// themselves counts nowhere.
 int64_t product_bytes(int64_t element_bytes, int64_t rows, int64_t columns) {
+  constexpr int64_t kRowsAtOnce = 256;
   if (main_element_bytes(element_bytes) == element_bytes) return 0;
-  return element_bytes * rows * columns;
+  return element_bytes * std::min(rows, kRowsAtOnce) * columns;
 }
 
 // Bytes of scratch of libtorch's CPU flash kernel (FlashAttentionKernel.cpp, one thread): a block
@@ -92,10 +93,10 @@ SegmentBytes latent_bytes(const model::Model& model, const model::Attention& a,
                 without_q = without_kv + (l.query_rank > 0 ? q + q_a : 0);
   const int64_t weights = std::max({int64_t{0}, latent - out, q_a - without_kv, x - without_q});
   return {.tape = e * tape,
-          .forward_transient = e * std::max<int64_t>(0, forward - tape - x) + products,
+          .forward_transient = e * std::max<int64_t>(0, forward - tape - x),
           .backward_transient = e * std::max<int64_t>(0, backward - x) + products,
           .deferred = e * deferred,
-          .input_transient = e * std::max<int64_t>(0, backward - x - deferred) + products,
+          .input_transient = e * std::max<int64_t>(0, backward - x - deferred),
           .weights_transient = e * weights + products};
 }
 
@@ -150,21 +151,19 @@ SegmentBytes projection_bytes(const model::Model& model, const model::Attention&
   const int64_t e = work.element_bytes;
   const int64_t products = product_bytes(e, model.hidden, std::max(model.hidden, a.query_width()));
   if (!s.is_latent) {
-    const int64_t backward = e * std::max<int64_t>(0, s.normed - s.x) + products;
+    const int64_t backward = e * std::max<int64_t>(0, s.normed - s.x);
     return {.tape = e * (s.normed > 0 ? s.queries + s.normed : 0),
-            .forward_transient = e * (s.x + s.normed) + products,
-            .backward_transient = backward,
+            .forward_transient = e * (s.x + s.normed),
+            .backward_transient = backward + products,
             .input_transient = backward,
             .weights_transient = e * s.x + products};
   }
   const bool is_low_rank = s.normed > 0;
-  return {
-      .tape = e * s.normed,
-      .forward_transient = e * (is_low_rank ? std::max(s.x - s.queries, s.normed) : s.x) + products,
-      .backward_transient = e * s.normed + products,
-      .deferred = e * s.normed,
-      .input_transient = products,
-      .weights_transient = e * std::max(s.normed, s.x - s.normed) + products};
+  return {.tape = e * s.normed,
+          .forward_transient = e * (is_low_rank ? std::max(s.x - s.queries, s.normed) : s.x),
+          .backward_transient = e * s.normed + products,
+          .deferred = e * s.normed,
+          .weights_transient = e * std::max(s.normed, s.x - s.normed) + products};
 }
 
 SegmentBytes context_attention_bytes(const model::Model& model, const model::Attention& a,
@@ -181,7 +180,7 @@ SegmentBytes context_attention_bytes(const model::Model& model, const model::Att
       std::max({e * making, e * (s.expanded + 2 * q + 2 * s.sums),
                 e * (s.expanded + (is_narrow ? 7 : 3) * q / 2 + 3 * s.sums),
                 e * (s.expanded + 3 * (q + s.sums) / 2) + s.flash.forward,
-                e * (s.out + s.sums + (pads ? q : 0)), e * (s.out + s.sums + s.x) + products});
+                e * (s.out + s.sums + (pads ? q : 0)), e * (s.out + s.sums + s.x)});
   // The gradient of the output, and the output as wide; gradients, and those of the largest block.
   const int64_t largest = s.gradients - s.gradients / (2 * work.by.context);
   // The kernel wants a part of several sequences in one piece.
@@ -206,10 +205,7 @@ SegmentBytes ring_attention_bytes(const model::Model& model, const model::Attent
                                   const SegmentWork& work) {
   const int64_t products =
       product_bytes(work.element_bytes, model.hidden, std::max(model.hidden, a.output_width()));
-  return {.forward_transient = products,
-          .backward_transient = products,
-          .input_transient = products,
-          .weights_transient = products};
+  return {.backward_transient = products, .weights_transient = products};
 }
 
 // A step with another rank's keys: half of the queries meet all of them, or all half of them.
@@ -228,9 +224,8 @@ SegmentBytes ring_step_bytes(const model::Model& model, const model::Attention& 
   // copy of these in the main type, too.
   const int64_t outputs = main * s.out + e * s.sums;
   const int64_t beside = pads ? e * q : is_narrow ? std::max(e * q, (e + main) * q / 2) : e * q / 2;
-  const int64_t forward =
-      std::max({e * making + products, e * (read + q + s.sums) + s.flash.forward,
-                outputs + beside + 5 * e * s.sums / 2});
+  const int64_t forward = std::max({e * making, e * (read + q + s.sums) + s.flash.forward,
+                                    outputs + beside + 5 * e * s.sums / 2});
   // Gradient of the output and the output, wide; gradients of all keys, and of half of the queries
   // beside the sum.
   const int64_t wide = pads ? 2 * q : 0;
@@ -261,16 +256,15 @@ SegmentBytes attention_bytes(const model::Model& model, const model::Attention& 
   // Projections, output, log-sum-exp.
   const int64_t tape = e * (qkv + outputs) + main_element_bytes(e) * tokens * a.num_heads;
   const int64_t products = product_bytes(e, model.hidden, std::max(model.hidden, widths));
-  const int64_t forward = std::max(
-      {e * (x + qkv) + products, tape + e * prepared + flash.forward, tape + e * x + products});
+  const int64_t forward =
+      std::max({e * (x + qkv), tape + e * prepared + flash.forward, tape + e * x});
   const int64_t backward =
       std::max(e * (outputs + prepared + qkv) + flash.backward, e * (qkv + x) + products);
   // The sum of a bias's gradient reads fp32: of the queries', the widest.
   const int64_t biases =
       a.query_bias && main_element_bytes(e) != e ? main_element_bytes(e) * queries : 0;
   // The gradients of the projections come in their place.
-  const int64_t input =
-      std::max(e * (outputs + prepared + qkv) + flash.backward, e * (qkv + x) + products);
+  const int64_t input = std::max(e * (outputs + prepared + qkv) + flash.backward, e * (qkv + x));
   return {.tape = tape,
           .forward_transient = std::max<int64_t>(0, forward - tape - e * x),
           .backward_transient = std::max<int64_t>(0, backward - e * x),
@@ -284,12 +278,11 @@ SegmentBytes dense_bytes(const model::Model& model, const model::FeedForward& f,
   const int64_t tokens = work.all_tokens(), ffn = f.ffn / work.by.tensor;
   const int64_t x = tokens * model.hidden, act = tokens * ffn, e = work.element_bytes;
   return {.tape = e * 2 * act,
-          .forward_transient = e * act + product_bytes(e, model.hidden, ffn),
+          .forward_transient = e * act,
           .backward_transient =
               std::max({int64_t{0}, e * (act - x) + product_bytes(e, model.hidden, ffn),
                         product_bytes(e, 2 * ffn, model.hidden)}),
           .deferred = e * act,
-          .input_transient = product_bytes(e, 2 * ffn, model.hidden),
           .weights_transient =
               e * std::max<int64_t>(0, x - act) + product_bytes(e, 2 * ffn, model.hidden)};
 }
@@ -403,7 +396,6 @@ SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
                                           : e * work.routed_tokens() * f.num_experts +
                                                 product_bytes(e, f.num_experts, model.hidden),
           .deferred = main == e ? 0 : e * work.routed_tokens() * f.num_experts,
-          .input_transient = product_bytes(e, f.num_experts, model.hidden),
           .weights_transient =
               e * work.own_tokens() * model.hidden + product_bytes(e, f.num_experts, model.hidden)};
 }
@@ -424,8 +416,7 @@ SegmentBytes shared_bytes(const model::Model& model, const model::FeedForward& f
                       0, std::max((f.shared_gate ? 2 : 1) * act + 3 * gate, x + gate) - x) +
               product_bytes(e, 2 * f.shared_ffn, model.hidden),
           .deferred = e * (act + gate),
-          .input_transient = e * std::max<int64_t>(0, (f.shared_gate ? act : 0) + 2 * gate - x) +
-                             product_bytes(e, 2 * f.shared_ffn, model.hidden),
+          .input_transient = e * std::max<int64_t>(0, (f.shared_gate ? act : 0) + 2 * gate - x),
           .weights_transient = e * std::max<int64_t>(0, own_x - act) +
                                product_bytes(e, 2 * f.shared_ffn, model.hidden)};
 }
@@ -441,12 +432,12 @@ SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& 
   const int64_t transient = e * (largest * ffn + scratch);
   const SegmentBytes rows{
       .tape = e * 2 * work.computed_rows() * ffn,
-      .forward_transient = transient + product_bytes(e, 2 * ffn, model.hidden),
+      .forward_transient = transient,
       .backward_transient = transient + std::max(product_bytes(e, model.hidden, ffn),
                                                  product_bytes(e, 2 * ffn, model.hidden)),
       // All activations, where a whole backward holds those of one expert at a time.
       .deferred = e * work.computed_rows() * ffn,
-      .input_transient = e * scratch + product_bytes(e, 2 * ffn, model.hidden),
+      .input_transient = e * scratch,
       .weights_transient = e * scratch + product_bytes(e, 2 * ffn, model.hidden)};
   if (!work.deduplicated()) return rows;
   // Beside experts_tokens.cpp: a row for each copy, made from tokens; forward, what the experts put
@@ -480,7 +471,7 @@ SegmentBytes join_bytes(const model::Model& model, const SegmentWork& work) {
   const int64_t products = product_bytes(e, model.hidden, 2 * model.hidden);
   const int64_t backward = std::max(transient, transient + products - e * x);
   return {.tape = 0,
-          .forward_transient = transient + products,
+          .forward_transient = transient,
           .backward_transient = backward,
           .deferred = index,
           .input_transient = backward - index,

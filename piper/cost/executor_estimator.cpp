@@ -586,7 +586,7 @@ std::vector<ChunkSeconds> ExecutorEstimator::pipeline(const Strategy& s,
   const auto bytes = static_cast<double>(
       slot_bytes(model_, {schedule::SlotKind::kHidden, {schedule::SegmentKind::kEmbedding, -1}},
                  balanced_work(model_, -1, s.micro_batch_sequences, sequence_, 1,
-                               element_bytes(precision_), 0, work_division(s))));
+                               element_bytes(precision_), {}, work_division(s))));
   const auto message = [&](int64_t from, int64_t to, double bytes) {
     return point_to_point_seconds(cluster_, layout.rank(rank_of(s, from), 0).value,
                                   layout.rank(rank_of(s, to), 0).value, bytes);

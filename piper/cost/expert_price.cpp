@@ -19,7 +19,7 @@ using schedule::SegmentKind;
 double experts_seconds(const model::Model& model, const strategy::Strategy& s,
                        const cluster::Cluster& cluster, int32_t layer, int64_t factor) {
   SegmentWork work = balanced_work(model, layer, s.micro_batch_sequences, s.sequence, s.mesh.ep,
-                                   element_bytes(s.precision), s.capacity.factor, work_division(s));
+                                   element_bytes(s.precision), s.capacity, work_division(s));
   work.received_rows *= factor;
   work.largest_expert_rows *= factor;
   const Segment experts{SegmentKind::kExperts, layer};
@@ -55,7 +55,7 @@ std::map<int32_t, balance::ExpertPrice> expert_prices(const model::Model& model,
   for (auto& [layer, price] : prices) {
     const SegmentWork work = balanced_work(
         model, layer, strategy.micro_batch_sequences, strategy.sequence, strategy.mesh.ep,
-        element_bytes(strategy.precision), strategy.capacity.factor, work_division(strategy));
+        element_bytes(strategy.precision), strategy.capacity, work_division(strategy));
     const double more = experts_seconds(model, strategy, cluster, layer, 2) -
                         experts_seconds(model, strategy, cluster, layer, 1);
     price.seconds_per_row = more / static_cast<double>(std::max<int64_t>(1, work.received_rows)) /

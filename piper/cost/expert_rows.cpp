@@ -94,7 +94,8 @@ int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
   if (!strategy_.capacity.is_limited()) return wanted;
   const int64_t capacity =
       strategy::expert_capacity(strategy_.capacity.factor, trained, ff.top_k, ff.num_experts);
-  return std::min(wanted, gated * strategy_.micro_batch_sequences * capacity / sharers);
+  const int64_t most = gated * strategy_.micro_batch_sequences * capacity / sharers;
+  return strategy_.capacity.pads ? most : std::min(wanted, most);
 }
 
 balance::ExpertPlacement ExpertRows::placement(int32_t layer) const {
@@ -130,7 +131,7 @@ int64_t ExpertRows::rows_to(int32_t layer, int64_t to, int16_t chunk) const {
 SegmentWork ExpertRows::balanced(int32_t layer) const {
   SegmentWork work = balanced_work(
       model_, layer, strategy_.micro_batch_sequences, strategy_.sequence, strategy_.mesh.ep,
-      element_bytes(strategy_.precision), strategy_.capacity.factor, work_division(strategy_));
+      element_bytes(strategy_.precision), strategy_.capacity, work_division(strategy_));
   if (strategy::deduplicates(strategy_)) expect_tokens(model_, layer, strategy_.mesh.ep, work);
   return work;
 }

@@ -24,7 +24,8 @@ void expect_tokens(const model::Model& model, int32_t layer, int64_t ep, Segment
 ExpertLoad load_of(const model::Model& model, const strategy::Strategy& strategy,
                    const std::map<int32_t, std::vector<int64_t>>& expert_rows);
 
-// Every rank routes its T * k rows, less what a capacity drops, by the same distribution.
+// Every rank routes its T * k rows, less what a capacity drops, by the same distribution; where the
+// capacity is padded, all of it to every expert.
 // Thread-safe after construction.
 class ExpertRows {
  public:

@@ -26,7 +26,7 @@ constexpr int64_t kMaxGroupsLookedAt = 16;
 
 SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequences,
                           int64_t sequence, int64_t ep, int64_t element_bytes,
-                          double capacity_factor, const WorkDivision& by) {
+                          const strategy::Capacity& capacity, const WorkDivision& by) {
   SegmentWork work{
       .sequences = sequences, .sequence = sequence, .by = by, .element_bytes = element_bytes};
   if (layer < 0) return work;
@@ -34,12 +34,12 @@ SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequ
   if (!ff.is_moe()) return work;
   // A capacity drops padding.
   const int64_t trained = model.trained_positions(layer, sequence);
-  const int64_t capacity =
-      strategy::expert_capacity(capacity_factor, trained, ff.top_k, ff.num_experts);
   const int64_t tokens =
-      capacity_factor > 0 ? work.gated_tokens() * trained / sequence : work.gated_tokens();
-  const int64_t all_rows =
-      std::min(tokens * ff.top_k, by.gated * sequences * ff.num_experts * capacity / by.routed);
+      capacity.is_limited() ? work.gated_tokens() * trained / sequence : work.gated_tokens();
+  const int64_t most =
+      by.gated * sequences * ff.num_experts *
+      strategy::expert_capacity(capacity.factor, trained, ff.top_k, ff.num_experts) / by.routed;
+  const int64_t all_rows = capacity.pads ? most : std::min(tokens * ff.top_k, most);
   work.rows = (all_rows + by.rows - 1) / by.rows;
   work.others_rows = all_rows - work.rows;
   work.received_rows = work.rows * work.receivers();
@@ -77,6 +77,7 @@ const LayerCost& LayerCosts::layer(size_t type, const strategy::Strategy& s) {
                 .groups = std::min(s.mesh.world() / s.mesh.ep, kMaxGroupsLookedAt),
                 .sequence_parallel = s.sequence_parallel,
                 .capacity_factor = s.capacity.factor,
+                .pads_capacity = s.capacity.pads,
                 .all_to_all = s.all_to_all,
                 .chunk_bytes = s.all_to_all_chunk_bytes,
                 .moe_schedule = s.moe_schedule,
@@ -106,7 +107,7 @@ const ExpertRows& LayerCosts::rows(const strategy::Strategy& of) {
   if (loaded_ != nullptr) {
     const strategy::Strategy& s = loaded_->strategy;
     if (s.micro_batch_sequences == of.micro_batch_sequences && s.mesh == of.mesh &&
-        s.capacity.factor == of.capacity.factor && s.all_to_all == of.all_to_all &&
+        s.capacity == of.capacity && s.all_to_all == of.all_to_all &&
         work_division(s) == work_division(of))
       return *loaded_->rows;
   }
@@ -120,7 +121,7 @@ const ExpertRows& LayerCosts::rows(const strategy::Strategy& of) {
 
 SegmentWork LayerCosts::balanced(int32_t layer, const strategy::Strategy& s) const {
   return balanced_work(model_, layer, s.micro_batch_sequences, sequence_, s.mesh.ep,
-                       element_bytes(precision_), s.capacity.factor, work_division(s));
+                       element_bytes(precision_), s.capacity, work_division(s));
 }
 
 std::vector<SegmentWork> LayerCosts::works(int32_t layer, const strategy::Strategy& s) {

@@ -68,10 +68,10 @@ struct EndCost {
 };
 
 // The work of a balanced micro-batch: every expert gets the same rows (rounded up), and drops those
-// beyond its capacity (factor 0: dropless).
+// beyond its capacity, or has as many where that is padded.
 SegmentWork balanced_work(const model::Model& model, int32_t layer, int64_t sequences,
                           int64_t sequence, int64_t ep, int64_t element_bytes,
-                          double capacity_factor = 0, const WorkDivision& by = {});
+                          const strategy::Capacity& capacity = {}, const WorkDivision& by = {});
 
 // Not thread-safe. The model, the cluster and the load outlive it.
 //
@@ -142,6 +142,7 @@ class LayerCosts {
     int64_t sequences = 0, ep = 1, etp = 1, tp = 1, cp = 1, groups = 1;
     bool sequence_parallel = false;
     double capacity_factor = 0;
+    bool pads_capacity = false;
     strategy::AllToAll all_to_all = strategy::AllToAll::kFlat;
     int64_t chunk_bytes = 0;
     strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;

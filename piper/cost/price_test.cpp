@@ -235,6 +235,33 @@ TEST_CASE("the closed form's memory is the simulation's rows under a capacity to
   s.capacity.factor = 1;
   CHECK(estimator.exact(s).seconds == doctest::Approx(dropless.seconds).epsilon(1e-3));
   CHECK(estimator.exact(s).peak_bytes == dropless.peak_bytes);
+  // Padded, an even load costs what its capacity is: as much as choices for so many experts.
+  s.capacity = {.factor = 1, .pads = true};
+  CHECK(estimator.exact(s).peak_bytes == dropless.peak_bytes);
+  s.capacity.factor = 1.5;
+  const ExactEstimate padded = estimator.exact(s);
+  CHECK(padded.seconds > dropless.seconds);
+  CHECK(padded.peak_bytes > dropless.peak_bytes);
+}
+
+TEST_CASE("where a capacity is padded no load is uneven") {
+  const model::Model model = example::mixture(2);
+  strategy::Strategy s = example::strategy(model, 1, 2, 4, 1);
+  s.capacity = {.factor = 1.5, .pads = true};
+  const ExpertLoad hot{.share = {{1, 0, 0, 0}, {0.25, 0.25, 0.5, 0}}};
+  const ExpertRows even(model, s, {}), uneven(model, s, hot);
+  const int64_t each = s.micro_batch_sequences * strategy::expert_capacity(1.5, s.sequence, 2, 4);
+  for (const int32_t layer : {0, 1})
+    for (const int64_t to : {0, 1}) {
+      const SegmentWork work = uneven.work(layer, to), balanced = even.work(layer, to);
+      CHECK(work.rows == 4 * each);
+      CHECK(work.received_rows == 4 * each);
+      CHECK(work.largest_expert_rows == 2 * each);
+      CHECK(balanced.rows == work.rows);
+      CHECK(balanced.received_rows == work.received_rows);
+      CHECK(balanced.largest_expert_rows == work.largest_expert_rows);
+      CHECK(uneven.rows_of_pair(layer, to) == even.rows_of_pair(layer, to));
+    }
 }
 
 TEST_CASE("a load that does not fit the model is refused, all problems at once") {

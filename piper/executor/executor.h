@@ -58,6 +58,7 @@ class Executor {
     return state_.distinct_tokens;
   }
   // Rows received by this rank's experts in the last step: by layer, summed over micro-batches.
+  // Where the device alone has the counts, as many as a capacity can keep.
   const std::map<int32_t, int64_t>& received_rows() const { return state_.received_rows; }
 
  private:

@@ -37,9 +37,15 @@ Exported to_deepspeed(const model::Model& model, const Strategy& s, const Overla
   exported.text = json.dump(2) + "\n";
   if (moe)
     exported.differs.push_back(fmt::format(
-        "in the model's code: deepspeed.moe.layer.MoE(num_experts={}, k={}, ep_size={}, "
-        "drop_tokens=False); DeepSpeed pads every expert to the fullest one",
-        model.num_experts(), model.top_k(), s.mesh.ep));
+        "in the model's code: deepspeed.moe.layer.MoE(num_experts={}, k={}, ep_size={}, {}",
+        model.num_experts(), model.top_k(), s.mesh.ep,
+        s.capacity.is_limited()
+            ? fmt::format(
+                  "capacity_factor={}, eval_capacity_factor={}, min_capacity=1); DeepSpeed "
+                  "counts by micro-batch and rank, drops by its own order, not by '{}', and "
+                  "pads every expert to its capacity",
+                  s.capacity.factor, s.capacity.factor, name(s.capacity.drop))
+            : "drop_tokens=False); DeepSpeed pads every expert to the fullest one"));
   if (s.mesh.pp > 1)
     exported.differs.push_back(fmt::format(
         "in the model's code: PipelineModule(num_stages={}, partition_method='uniform'){}",

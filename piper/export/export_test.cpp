@@ -121,6 +121,28 @@ TEST_CASE("what the price hides is asked for; what Megatron Core cannot hide is 
         std::string::npos);
 }
 
+TEST_CASE("a capacity is asked for in each trainer's words, or refused") {
+  const model::Model model = model::load_model("qwen3-30b-a3b");
+  Strategy s = example(model, {.pp = 2, .ep = 8, .dp = 8});
+  CHECK(flags_of(to_megatron(model, s).text).count("--moe-expert-capacity-factor") == 0);
+  s.capacity = {.factor = 1.25, .drop = strategy::Drop::kPosition};
+  auto flags = flags_of(to_megatron(model, s).text);
+  CHECK(flags.at("--moe-expert-capacity-factor") == "1.25");
+  CHECK(flags.at("--moe-token-drop-policy") == "position");
+  CHECK(flags.count("--moe-pad-expert-input-to-capacity") == 0);
+  s.capacity = {.factor = 1.25, .pads = true};
+  flags = flags_of(to_megatron(model, s).text);
+  CHECK(flags.at("--moe-token-drop-policy") == "probs");
+  CHECK(flags.count("--moe-pad-expert-input-to-capacity") == 1);
+  CHECK(export_strategy(Trainer::kNemo, model, s)
+            .text.find("moe_pad_expert_input_to_capacity: true") != std::string::npos);
+  CHECK(says(export_strategy(Trainer::kTorchtitan, model, s).cannot, "without a capacity"));
+  s.mesh.pp = 1;
+  s.layers_per_stage = {model.num_layers()};
+  CHECK(says(export_strategy(Trainer::kDeepSpeed, model, s).differs,
+             "capacity_factor=1.25, eval_capacity_factor=1.25, min_capacity=1)"));
+}
+
 TEST_CASE("micro-batches in pairs: Megatron-LM's flag, in a pipeline with virtual stages alone") {
   const model::Model model = model::load_model("qwen3-30b-a3b");
   Strategy s = example(model, {.pp = 2, .ep = 8, .dp = 8});

@@ -115,7 +115,7 @@ std::string layer_frequency(const model::Model& model) {
   return "'(" + text + ")'";
 }
 
-void add_mixture(const model::Model& model, Flags& flags) {
+void add_mixture(const model::Model& model, const Strategy& s, Flags& flags) {
   const model::FeedForward& f = first_layer(model, true)->feed_forward;
   flags.add("--num-experts", f.num_experts);
   flags.add("--moe-layer-freq", layer_frequency(model));
@@ -140,9 +140,13 @@ void add_mixture(const model::Model& model, Flags& flags) {
   flags.add("--moe-token-dispatcher-type", "alltoall");
   flags.add("--moe-grouped-gemm");
   flags.add("--moe-router-dtype", "fp32");
+  if (!s.capacity.is_limited()) return;
+  flags.add("--moe-expert-capacity-factor", s.capacity.factor);
+  flags.add("--moe-token-drop-policy", drop_policy(s.capacity));
+  if (s.capacity.pads) flags.add("--moe-pad-expert-input-to-capacity");
 }
 
-void add_model(const model::Model& model, Flags& flags) {
+void add_model(const model::Model& model, const Strategy& s, Flags& flags) {
   flags.add("--num-layers", model.num_layers());
   flags.add("--hidden-size", model.hidden);
   const Layer* dense = first_layer(model, false);
@@ -154,7 +158,7 @@ void add_model(const model::Model& model, Flags& flags) {
   if (!model.tied_embeddings) flags.add("--untie-embeddings-and-output-weights");
   flags.add("--vocab-size", model.vocabulary);
   flags.add("--make-vocab-size-divisible-by", 1);
-  if (model.num_moe_layers() > 0) add_mixture(model, flags);
+  if (model.num_moe_layers() > 0) add_mixture(model, s, flags);
   flags.add("--attention-dropout", 0);
   flags.add("--hidden-dropout", 0);
 }
@@ -170,7 +174,7 @@ Exported to_megatron(const model::Model& model, const Strategy& s, const Overlap
   if (overlaps.weights) flags.add("--overlap-param-gather");
   if (overlaps.tensor) flags.add("--tp-comm-overlap");
   if (overlaps.exchange) flags.add("--overlap-moe-expert-parallel-comm");
-  add_model(model, flags);
+  add_model(model, s, flags);
   exported.text = flags.take();
   if (model.rope.scaling != "none")
     exported.differs.push_back(fmt::format(

@@ -62,6 +62,10 @@ std::vector<std::string> foreign_shapes(const model::Model& model) {
 
 }  // namespace
 
+const char* drop_policy(const strategy::Capacity& capacity) {
+  return capacity.drop == strategy::Drop::kProbability ? "probs" : "position";
+}
+
 void add_core_limits(const model::Model& model, const Strategy& s, Exported& exported) {
   for (const std::string& shape : foreign_shapes(model))
     exported.cannot.push_back(
@@ -79,6 +83,11 @@ void add_core_limits(const model::Model& model, const Strategy& s, Exported& exp
     exported.differs.emplace_back(
         "recompute experts: Megatron Core recomputes the experts' activation function and keeps "
         "the first projection; its memory lies between recompute none and experts here");
+  if (s.capacity.is_limited() && (s.micro_batch_sequences > 1 || s.mesh.ranks_per_sequence() > 1))
+    exported.differs.emplace_back(
+        "the capacity: Megatron Core counts by micro-batch and rank, not by sequence; the same "
+        "with "
+        "one sequence a micro-batch whose tokens one rank routes");
 }
 
 }  // namespace piper::exporting

@@ -58,6 +58,11 @@ Exported to_nemo(const model::Model& model, const Strategy& s, const Overlaps& o
     text += "  recompute_granularity: null\n";
   }
   if (moe) text += "  moe_token_dispatcher_type: alltoall\n  moe_grouped_gemm: true\n";
+  if (s.capacity.is_limited())
+    text += fmt::format(
+        "  moe_expert_capacity_factor: {}\n  moe_token_drop_policy: {}\n"
+        "  moe_pad_expert_input_to_capacity: {}\n",
+        s.capacity.factor, drop_policy(s.capacity), s.capacity.pads);
   exported.differs.push_back(fmt::format(
       "the shapes of {} are not in this document: take NeMo's own recipe of it", model.name));
   return exported;

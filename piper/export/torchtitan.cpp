@@ -59,6 +59,10 @@ Exported to_torchtitan(const model::Model& model, const Strategy& s, const Overl
   const bool pipelines = s.mesh.pp > 1;
   if (s.precision == strategy::Precision::kFp64)
     exported.cannot.emplace_back("fp64: torchtitan trains in fp32 and bf16");
+  if (s.capacity.is_limited())
+    exported.cannot.push_back(fmt::format(
+        "capacity-factor {}: torchtitan drops no tokens; the nearest: without a capacity",
+        s.capacity.factor));
   if (converts_operands(s.precision))
     exported.differs.push_back(
         fmt::format("{}: name the quantisation converter of torchao in the config",

@@ -2,9 +2,10 @@
 // allocating rank (a thread-local) and gives the bytes back to that same rank, whichever thread
 // frees them.
 //
-// What counts is the size libtorch asks for (elements x element size): no rounding, and nothing that
-// the library of a matrix product takes for itself (product.cpp). Storage is aligned to 64 bytes as libtorch's own. Large blocks are kept for the next
-// taker (block_cache.h), uncounted. What threads without a rank allocate counts for nobody.
+// What counts is the size libtorch asks for (elements x element size): no rounding, and nothing
+// that the library of a matrix product takes for itself (product.cpp). Storage is aligned to 64
+// bytes as libtorch's own. Large blocks are kept for the next taker (block_cache.h), uncounted.
+// What threads without a rank allocate counts for nobody.
 //
 // The allocator is libtorch's, so it is one per process. Thread-safe.
 #pragma once

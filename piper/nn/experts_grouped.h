@@ -4,7 +4,8 @@
 //
 // It keeps and defers what experts.h does, in the same order, so that either may compute what the
 // other has begun. Rows and weights are bf16: libtorch has no such product of fp32. It does not
-// compute with copies of experts.
+// compute with copies of experts. Rows behind the last expert's, which Routing::counts_E leaves,
+// come out with whatever was in memory: nobody may read them.
 #pragma once
 
 #include <piper/nn/experts.h>

@@ -173,7 +173,7 @@ at::Tensor choose_forward(const GateBlock& block, const at::Tensor& x1_TD) {
 GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Tensor& choices,
                         int64_t sequence, std::span<Routing> chunks, Tape* tape, bool counts_stay) {
   PIPER_CHECK(!counts_stay || (chunks.size() == 1 && block.places.empty() &&
-                               block.divided.count == 1 && !block.capacity.is_limited()),
+                               block.divided.count == 1 && !choices.defined()),
               "rows that the host counts");
   const at::Tensor xn_TD = rms_norm(x1_TD, block.norm->value, block.epsilon);
   Scores s = scores_of(block, router_logits(block, xn_TD), block.z_loss != 0 && tape != nullptr);
@@ -191,7 +191,7 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
     DispatchOrder order =
         order_rows(scores_TE, chosen_TK, span_of(block, chosen_TK.size(0), own_sequence),
                    block.normalised, block.scaling, block.capacity, tie, block.places, dropped);
-    if (!counts_stay) read_counts(order);
+    if (!counts_stay && !block.capacity.pads) read_counts(order);
     return order;
   };
   DispatchOrder sent = order_of(s.scores_TE, expert_TK);
@@ -203,8 +203,8 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
   const DispatchOrder& order = of_own_tokens ? *of_own_tokens : sent;
   const SequenceSpan span = span_of(block, expert_TK.size(0), own_sequence);
   GateOutput out;
-  if (counts_stay)
-    out.chosen_there = order.sequence_counts_BE.sum(0);
+  if (order.sequence_counts.empty())
+    out.counts_there = at::stack({order.sequence_counts_BE.sum(0), order.kept_P});
   else
     out.chosen =
         sum_over_sequences(order.sequence_counts, static_cast<size_t>(s.scores_TE.size(1)));
@@ -223,7 +223,7 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
   if (tape != nullptr) tape->saved = {s.kept_TE, expert_TK, auxiliary_BE, s.lse_T};
   const at::Tensor shared_counts_BE = is_shared ? counts_BE() : at::Tensor();
   s.scores_TE.reset();  // before there are rows
-  out.rows_of_expert = order.counts;
+  out.rows_of_expert = order.kept;
   of_own_tokens.reset();
   const bool by_peers = block.peers > 0 && chunks.size() > 1;
   std::vector<DispatchOrder> orders =
@@ -237,10 +237,11 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
                  .token = std::move(orders[c].token),
                  .position = std::move(orders[c].position),
                  .counts = std::move(orders[c].counts),
-                 .counts_E = counts_stay ? std::move(orders[c].counts_P) : at::Tensor(),
+                 .counts_E = counts_stay ? std::move(orders[c].kept_P) : at::Tensor(),
                  .divided_rows = std::move(orders[c].divided_rows),
                  .first_own_row = orders[c].first_own_row,
-                 .of_all_tokens = by_peers};
+                 .of_all_tokens = by_peers,
+                 .is_padded = block.capacity.pads};
   }
   chunks.front().sequence_counts = shared_counts_BE;
   chunks.front().sequence = own_sequence;

@@ -103,7 +103,8 @@ struct GateOutput {
   std::vector<int64_t>
       chosen;  // [E] how often each expert was chosen, by id; the routing's counts, by place, are
                // what was kept
-  at::Tensor chosen_there;  // the same [E] in place of both, where the counts stay on the device
+  at::Tensor
+      counts_there;  // `chosen`, then `rows_of_expert`, [2, E], where they stay on the device
 };
 
 // Experts and their weights as a capacity compares them, side by side: [T, 2k] of the main type.
@@ -113,7 +114,8 @@ at::Tensor choose_forward(const GateBlock& block, const at::Tensor& x1_TD);
 // (Stage::gate_forward). x1: [B * sequence, D], or of that this rank's share. `choices`: of all
 // ranks that share the sequences, by rank, where a capacity is theirs; else undefined.
 // `counts_stay`: nobody on the host asks how many rows an expert has (Routing::counts_E); for one
-// chunk whose rows lie in places by id, without a capacity (PIPER_CHECK).
+// chunk whose rows lie in places by id, without `choices` (PIPER_CHECK). Rows are then as many as a
+// capacity can keep; the last of them nothing reads.
 GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Tensor& choices,
                         int64_t sequence, std::span<Routing> chunks, Tape* tape,
                         bool counts_stay = false);

@@ -1,7 +1,7 @@
 // The permutation of a mixture layer. The counts are needed on the host (they bind the graph's byte
-// counts), so the CPU's order is found there, and that of a device with a capacity: a counting
-// sort, which is stable, so rows of one expert stay in token order. What exceeds an expert's
-// capacity is chosen before it, sequence by sequence.
+// counts), so the CPU's order is found there, and that of a device where ranks share the sequences
+// that a capacity is of: a counting sort, which is stable, so rows of one expert stay in token
+// order. What exceeds an expert's capacity is chosen before it, sequence by sequence.
 #include <piper/base/error.h>
 #include <piper/nn/tensor_ops.h>
 #include <piper/strategy/token_chunk.h>
@@ -138,6 +138,14 @@ Dropped choose_dropped(const Choices<T>& c, const std::vector<int64_t>& counts,
   return dropped;
 }
 
+// By expert.
+std::vector<int64_t> padded_counts(const SequenceSpan& span, const strategy::Capacity& capacity,
+                                   int64_t top_k, int64_t num_experts) {
+  const int64_t rows =
+      strategy::expert_capacity(capacity.factor, span.sequence - span.padding, top_k, num_experts);
+  return std::vector(static_cast<size_t>(num_experts), span.num_sequences * rows);
+}
+
 template <class T>
 void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacity, double tie,
           std::span<const char> known, DispatchOrder& order) {
@@ -153,13 +161,15 @@ void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacit
   std::vector<int64_t> sent(static_cast<size_t>(c.num_experts), 0);
   for (int64_t i = 0; i < c.num_copies(); ++i)
     if (!is_dropped(i)) ++order.counts[c.row_group(i, sent)];
+  order.kept = order.counts;
+  if (capacity.pads) order.counts = padded_counts(c.span, capacity, c.k, c.num_experts);
   std::ranges::fill(sent, 0);
   std::vector<int64_t> next(order.counts.size(), 0);
   std::exclusive_scan(order.counts.begin(), order.counts.end(), next.begin(), int64_t{0});
   const int64_t num_rows = next.back() + order.counts.back();
-  order.token = at::empty({num_rows}, at::kInt);
+  order.token = at::zeros({num_rows}, at::kInt);
   order.position = at::empty({c.tokens, c.k}, at::kInt);
-  order.weights = at::empty({num_rows}, at::CppTypeToScalarType<T>::value);
+  order.weights = at::zeros({num_rows}, at::CppTypeToScalarType<T>::value);
   auto* token = order.token.data_ptr<int32_t>();
   auto* position = order.position.data_ptr<int32_t>();
   T* weight = order.weights.data_ptr<T>();
@@ -368,8 +378,15 @@ DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expe
       "tokens beyond their sequences");
   PIPER_CHECK(are_whole || !capacity.is_limited() || !dropped.empty(),
               "a capacity is that of a whole sequence");
-  if (!has_kernels(probabilities) && !capacity.is_limited())
-    return any_device::order_rows(probabilities, expert, span, normalised, scaling, places);
+  PIPER_CHECK(!capacity.pads || (places.empty() && dropped.empty() && are_whole),
+              "a capacity is padded for whole sequences and experts in their own places");
+  if (!has_kernels(probabilities) && dropped.empty()) {
+    DispatchOrder order = any_device::order_rows(probabilities, expert, span, normalised, scaling,
+                                                 places, {capacity, tie});
+    if (capacity.pads)
+      order.counts = padded_counts(span, capacity, expert.size(1), probabilities.size(1));
+    return order;
+  }
   DispatchOrder order;
   with_choices(read_on_host(probabilities), read_on_host(expert), probabilities.size(1), span,
                normalised, places,
@@ -381,12 +398,16 @@ DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expe
 }
 
 void read_counts(DispatchOrder& order) {
-  if (!order.counts_P.defined() || !order.counts.empty()) return;
+  if (!order.kept_P.defined() || !order.counts.empty()) return;
   const at::Tensor read =
-      read_on_host(at::cat({order.counts_P, order.sequence_counts_BE.reshape({-1})}));
+      read_on_host(at::cat({order.kept_P, order.sequence_counts_BE.reshape({-1})}));
   const auto* first = read.const_data_ptr<int64_t>();
-  order.counts.assign(first, first + order.counts_P.size(0));
-  order.sequence_counts.assign(first + order.counts_P.size(0), first + read.size(0));
+  order.kept.assign(first, first + order.kept_P.size(0));
+  order.counts = order.kept;
+  order.sequence_counts.assign(first + order.kept_P.size(0), first + read.size(0));
+  const int64_t kept = std::accumulate(order.counts.begin(), order.counts.end(), int64_t{0});
+  order.token = order.token.narrow(0, 0, kept);
+  order.weights = order.weights.narrow(0, 0, kept);
 }
 
 std::vector<char> beyond_capacity(const at::Tensor& choices_BSC, int64_t num_experts,

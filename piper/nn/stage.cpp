@@ -201,8 +201,9 @@ class ModelStage final : public Stage {
                                        std::span<Routing> chunks, Tape* tape) override {
     const NoAutograd guard;
     const at::Tensor routed_TD = routed(x1_TD);
-    GateOutput out = nn::gate_forward(at(layer).gate, routed_TD, choices, sequence, chunks, tape,
-                                      chunks.size() == 1 && counts_stay(at(layer), routed_TD));
+    GateOutput out =
+        nn::gate_forward(at(layer).gate, routed_TD, choices, sequence, chunks, tape,
+                         chunks.size() == 1 && counts_stay(at(layer), routed_TD, choices));
     for (Routing& routing : chunks)
       if (share_.ep == 1) routing.received_counts = routing.counts;
     // Of ranks that route the same tokens the first counts them.
@@ -263,6 +264,7 @@ class ModelStage final : public Stage {
       MergeGradients& g = gradients.emplace_back(
           at::empty({chunks[c]->token.size(0), returned[c].size(1)}, returned[c].options()),
           at::empty_like(weights));
+      if (chunks[c]->is_padded) g.returned.zero_();
       // The gradient of a copy's part (GateBlock::copies).
       merge_backward_out(g.returned, g.weights, routed_gx_TD.narrow(0, first, position.size(0)),
                          returned[c], share_.copies > 1 ? weights / share_.copies : weights,
@@ -378,7 +380,8 @@ class ModelStage final : public Stage {
   StageStatistics take_statistics() override {
     const Sums sums = std::exchange(sums_, {});
     std::vector<at::Tensor> counts_there;
-    for (const auto& [layer, chosen_E] : counts_there_) counts_there.push_back(chosen_E);
+    for (const auto& [layer, counts_2E] : counts_there_)
+      counts_there.push_back(counts_2E.reshape({-1}));
     const std::vector<double> read =
         read_all({sums.loss, sums.target_tokens, sums.auxiliary_loss, sums.z_loss, sums.mtp_loss},
                  counts_there);
@@ -388,12 +391,11 @@ class ModelStage final : public Stage {
     statistics_.z_loss = read[3];
     statistics_.mtp_loss = read[4];
     auto next = read.begin() + 5;
-    for (const auto& [layer, chosen_E] : std::exchange(counts_there_, {})) {
-      const std::vector<int64_t> counts(next, next + chosen_E.numel());
-      next += chosen_E.numel();
-      add(statistics_.expert_counts[layer], counts);
-      add(statistics_.expert_rows[layer], counts);
-    }
+    for (const auto& [layer, counts_2E] : std::exchange(counts_there_, {}))
+      for (auto* sum : {&statistics_.expert_counts[layer], &statistics_.expert_rows[layer]}) {
+        const auto begin = std::exchange(next, next + counts_2E.size(1));
+        add(*sum, {begin, next});
+      }
     return std::exchange(statistics_, {});
   }
 
@@ -492,10 +494,12 @@ class ModelStage final : public Stage {
 
   // Whether nobody on the host asks for the rows of each expert: none are sent, and the product
   // takes their counts from the device.
-  bool counts_stay(const LayerBlocks& of, const at::Tensor& x1_TD) const {
+  bool counts_stay(const LayerBlocks& of, const at::Tensor& x1_TD,
+                   const at::Tensor& choices) const {
     const GateBlock& gate = of.gate;
     return share_.ep == 1 && share_.experts.count == 1 && gate.places.empty() &&
-           gate.divided.count == 1 && !gate.deduplicated && !gate.capacity.is_limited() &&
+           gate.divided.count == 1 && !gate.deduplicated && !choices.defined() &&
+           !gate.capacity.pads &&
            computes_grouped(of.experts, x1_TD.size(0) * gate.top_k, x1_TD.options());
   }
 
@@ -508,9 +512,9 @@ class ModelStage final : public Stage {
   void count_routing(int32_t layer, const GateOutput& out, const ExpertPlaces& places) {
     sums_.auxiliary_loss += out.auxiliary_loss;
     sums_.z_loss += out.z_loss;
-    if (out.chosen_there.defined()) {
-      at::Tensor& sum_E = counts_there_[layer];
-      sum_E = sum_E.defined() ? sum_E + out.chosen_there : out.chosen_there;
+    if (out.counts_there.defined()) {
+      at::Tensor& sum_2E = counts_there_[layer];
+      sum_2E = sum_2E.defined() ? sum_2E + out.counts_there : out.counts_there;
       return;
     }
     std::vector<int64_t> rows = out.rows_of_expert;
@@ -537,7 +541,7 @@ class ModelStage final : public Stage {
   struct Sums {
     Amount loss, target_tokens, auxiliary_loss, z_loss, mtp_loss;
   } sums_;
-  std::map<int32_t, at::Tensor> counts_there_;  // by layer, [E]: counts that stay on the device
+  std::map<int32_t, at::Tensor> counts_there_;  // by layer, [2, E] (GateOutput)
 };
 
 }  // namespace

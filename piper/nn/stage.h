@@ -106,7 +106,8 @@ struct Routing {
   // local expert.
   std::vector<int64_t> received_counts;
   // [E] int64: both of these where the device has them alone (for ep = 1, and experts that are one
-  // product), which are then empty.
+  // product), which are then empty. N is then as many as can be kept: where a capacity drops, the
+  // last rows are of no expert.
   at::Tensor counts_E;
 
   // By rank of those that divide the rows: how many each has; this rank's follow `first_own_row`
@@ -117,6 +118,10 @@ struct Routing {
   // Whether the chunk is a group of peers (strategy::grouped_peers): copies that go to others are
   // as if dropped.
   bool of_all_tokens = false;
+
+  // Whether some rows are of no copy: those that a capacity is padded with (strategy::Capacity), of
+  // weight 0, whose gradient is 0.
+  bool is_padded = false;
 
   // Where ranks share the experts' matrices (expert-tensor parallelism; schedule/step.h): the
   // received_counts of all of them, by rank, [etp * P * L], filled by the caller. The experts then

@@ -53,10 +53,11 @@ struct DispatchOrder {
   at::Tensor position;                   // [T, K]; -1 = dropped
   at::Tensor weights;                    // [N]
   std::vector<int64_t> counts;           // by place
+  std::vector<int64_t> kept;             // by place; fewer than counts where capacities are padded
   std::vector<int64_t> sequence_counts;  // [B * E]: choices by sequence, those dropped among them
-  // The same where an order was made on a device, and nowhere else until read_counts(); else
-  // undefined.
-  at::Tensor counts_P, sequence_counts_BE;
+  // `kept` and `sequence_counts` where an order was made on a device, and nowhere else until
+  // read_counts(); else undefined. `counts` are then known if capacities are padded.
+  at::Tensor kept_P, sequence_counts_BE;
   // Behind divide_order(), of one rank's share of the rows: how many each has, and how many are
   // before this one's. `position` and `weights` are of all, by rank; `token` and `counts` its own.
   std::vector<int64_t> divided_rows;
@@ -116,7 +117,8 @@ struct ExpertPlaces {
 // the chosen scores, divided by their sum when normalised, times `scaling`; they are normalised
 // before anything is dropped, and what is dropped by probability is what has the smaller weight (as
 // in Megatron-LM). Of weights within `tie` of the last one that finds room, the lower tokens' stay
-// (docs/numerics.md).
+// (docs/numerics.md). Where capacities are padded, rows of token 0 with weight 0 follow those of an
+// expert.
 //
 // `sequences`: the tokens are whole sequences, or a part of some; sequence_counts then has all of
 // them, and counts the tokens that are here. A capacity drops every copy of padding, and counts
@@ -128,14 +130,16 @@ struct SequenceSpan {
   int64_t padding = 0;        // the last of every sequence, which count in none of sequence_counts
 };
 //
-// Without a capacity a device finds the order itself, and has the counts; with one the host waits
-// for scores and choices.
+// A device finds the order itself, and has the counts; its rows are as many as can be kept, until
+// read_counts() takes those of dropped copies away, which come last. Only where `dropped` says what
+// goes, the host waits for scores and choices.
 DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
                          const SequenceSpan& sequences, bool normalised, double scaling = 1,
                          const strategy::Capacity& capacity = {},
                          double tie = capacity_tie(at::kFloat), const ExpertPlaces& places = {},
                          std::span<const char> dropped = {});
-// Counts that a device has alone come to the host, which waits once.
+// Counts that a device has alone come to the host, which waits once; no other rows stay. Nothing is
+// left to read where capacities are padded.
 void read_counts(DispatchOrder& order);
 // The same choice of what a capacity drops, by copy, from experts and weights side by side,
 // [B, S, 2k] of the main type. The last `padding` positions of a sequence count in nothing.
@@ -175,6 +179,11 @@ void router_backward_(at::Tensor probabilities, const RouterGradients& in);
 Amount cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale);
 
 namespace any_device {
+// What an expert keeps, by what order; unlimited by default.
+struct CapacityLimit {
+  strategy::Capacity capacity;
+  double tie = capacity_tie(at::kFloat);
+};
 void rms_norm_out(at::Tensor y, const at::Tensor& x, const at::Tensor& weight, double epsilon);
 void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& weight, double epsilon,
                         at::Tensor weight_gradient, double beta, const at::Tensor& residual);
@@ -194,7 +203,7 @@ void choose_experts_out(at::Tensor expert, const at::Tensor& probabilities);
 void router_backward_(at::Tensor probabilities, const RouterGradients& in);
 DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
                          const SequenceSpan& span, bool normalised, double scaling,
-                         const ExpertPlaces& places);  // without a capacity
+                         const ExpertPlaces& places, const CapacityLimit& limit = {});
 Amount cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale);
 }  // namespace any_device
 

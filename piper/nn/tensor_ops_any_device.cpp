@@ -1,6 +1,6 @@
 // The same functions as compositions of at:: calls: slower and with scratch tensors, but they run
 // on every device and are short enough to be believed. As the kernels, they compute in main_type().
-// None of them makes the host wait for the device but order_rows, once.
+// None of them makes the host wait for the device.
 #include <piper/nn/tensor_ops.h>
 
 namespace piper::nn::any_device {
@@ -157,11 +157,86 @@ void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
   probabilities.mul_(g - shift);
 }
 
+namespace {
+
+// The k-th largest of each row's weights, -1 where there are not as many; those that are above it
+// stay, then the first of those that equal it (`tie`; drop_smallest() in order_rows.cpp).
+at::Tensor within_largest(const at::Tensor& weight_BES, int64_t rows, double tie) {
+  const auto with_tie = [&](double one) {  // as the type of the weights has it
+    return weight_BES.scalar_type() == at::kFloat
+               ? static_cast<double>(static_cast<float>(one) + static_cast<float>(tie))
+               : one + tie;
+  };
+  const at::Tensor cut_BE1 = std::get<0>(at::topk(weight_BES, rows, -1)).narrow(-1, rows - 1, 1);
+  const at::Tensor above = weight_BES.gt(cut_BE1 * with_tie(1));
+  const at::Tensor equal = (weight_BES * with_tie(1)).ge(cut_BE1).logical_and(above.logical_not());
+  const at::Tensor room_BE1 = rows - above.sum(-1, /*keepdim=*/true);
+  return above.logical_or(equal.logical_and(equal.cumsum(-1).le(room_BE1)));
+}
+
+// [T K]: whether a capacity keeps a copy. weights_TK: of whole sequences.
+at::Tensor is_kept(const at::Tensor& weights_TK, const at::Tensor& chosen_TK, int64_t num_experts,
+                   const SequenceSpan& span, const CapacityLimit& limit) {
+  const int64_t tokens = chosen_TK.size(0), counted = span.sequence - span.padding;
+  const int64_t rows =
+      strategy::expert_capacity(limit.capacity.factor, counted, chosen_TK.size(1), num_experts);
+  // Those that are not chosen, and padding, have weight -1, and one that is no number 0.
+  const at::Tensor weights = weights_TK.masked_fill(weights_TK.ge(0).logical_not(), 0);
+  at::Tensor weight_BSE = at::full({tokens, num_experts}, -1.0, weights_TK.options())
+                              .scatter_(1, chosen_TK, weights)
+                              .view({span.num_sequences, span.sequence, num_experts});
+  weight_BSE.narrow(1, counted, span.padding).fill_(-1);
+  const at::Tensor weight_BES = weight_BSE.transpose(1, 2).contiguous();
+  at::Tensor kept_BES = weight_BES.ge(0);
+  if (rows < counted)
+    kept_BES.logical_and_(limit.capacity.drop == strategy::Drop::kPosition
+                              ? kept_BES.cumsum(-1).le(rows)
+                              : within_largest(weight_BES, rows, limit.tie));
+  return kept_BES.transpose(1, 2).reshape({tokens, num_experts}).gather(1, chosen_TK).reshape({-1});
+}
+
+// Moves every row to where it is when each expert has its whole capacity. `rows_of`: by expert,
+// then those that are dropped; `expert`: of each copy, [T K].
+void pad(DispatchOrder& order, const at::Tensor& rows_of, const at::Tensor& expert,
+         const SequenceSpan& span, const CapacityLimit& limit) {
+  const int64_t num_experts = rows_of.size(0) - 1;
+  const int64_t each = span.num_sequences * strategy::expert_capacity(
+                                                limit.capacity.factor, span.sequence - span.padding,
+                                                order.position.size(1), num_experts);
+  const int64_t rows = num_experts * each;
+  const at::Tensor begin_of = rows_of.cumsum(0) - rows_of;
+  const at::Tensor shift_of = at::arange(num_experts + 1, rows_of.options()) * each - begin_of;
+  // What is dropped falls on a row behind all.
+  const at::Tensor sorted = std::get<0>(at::sort(expert, /*stable=*/true, 0, false));
+  const at::Tensor to =
+      (at::arange(expert.size(0), rows_of.options()) + shift_of.index_select(0, sorted))
+          .clamp_max(rows);
+  const auto spread = [&](const at::Tensor& values) {
+    return at::zeros({rows + 1}, values.options()).scatter_(0, to, values).narrow(0, 0, rows);
+  };
+  order.token = spread(order.token);
+  order.weights = spread(order.weights);
+  const at::Tensor position = order.position.reshape({-1});
+  const at::Tensor moved = to.index_select(0, position.clamp_min(0)).to(at::kInt);
+  order.position = moved.masked_fill(position.lt(0), -1).view(order.position.sizes());
+}
+
+}  // namespace
+
 DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
                          const SequenceSpan& span, bool normalised, double scaling,
-                         const ExpertPlaces& places) {
+                         const ExpertPlaces& places, const CapacityLimit& limit) {
   const int64_t tokens = expert.size(0), k = expert.size(1), num_experts = scores.size(1);
   const at::Tensor chosen_TK = expert.to(at::kLong);
+  at::Tensor weights_TK = scores.gather(1, chosen_TK);
+  if (normalised) weights_TK = weights_TK / weights_TK.sum(1, true);
+  at::Tensor dropped;  // [T K]; undefined: none
+  if (limit.capacity.is_limited())
+    dropped = is_kept(weights_TK, chosen_TK, num_experts, span, limit).logical_not();
+  // What is dropped comes behind all others.
+  const auto behind = [&](const at::Tensor& of_copy, int64_t last) {
+    return dropped.defined() ? of_copy.masked_fill(dropped, last) : of_copy;
+  };
   at::Tensor place = chosen_TK.reshape({-1});
   const int64_t num_places = places.empty() ? num_experts : places.num_places;
   if (!places.empty()) {
@@ -172,8 +247,9 @@ DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
     at::Tensor entry = first_E1.index_select(0, place);
     if (std::ssize(places.place) > num_experts) {
       // Of copies of one expert the i-th goes to its (i mod number)-th place.
-      const at::Tensor by_expert = at::argsort(place, /*stable=*/true, 0, /*descending=*/false);
-      const at::Tensor sorted = place.index_select(0, by_expert);
+      const at::Tensor kept = behind(place, num_experts);
+      const at::Tensor by_expert = at::argsort(kept, /*stable=*/true, 0, /*descending=*/false);
+      const at::Tensor sorted = kept.index_select(0, by_expert);
       const at::Tensor rank = at::arange(place.numel(), place.options());
       const at::Tensor in_turn =
           at::empty_like(place).scatter_(0, by_expert, rank - at::searchsorted(sorted, sorted));
@@ -184,23 +260,35 @@ DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
     }
     place = table(places.place).index_select(0, entry);
   }
+  place = behind(place, num_places);
+  const at::Tensor ones = at::ones_like(place);
+  const at::Tensor kept_and_dropped =
+      at::zeros({num_places + 1}, place.options()).scatter_add_(0, place, ones);
   // By place, then by copy, which is by token.
   const at::Tensor copy_of_row = at::argsort(place, /*stable=*/true, 0, /*descending=*/false);
   const at::Tensor copies = at::arange(tokens * k, place.options());
   DispatchOrder order;
   order.token = at::floor_divide(copy_of_row, k).to(at::kInt);
-  order.position =
-      at::empty_like(copies).scatter_(0, copy_of_row, copies).to(at::kInt).view({tokens, k});
-  at::Tensor weights_TK = scores.gather(1, chosen_TK);
-  if (normalised) weights_TK = weights_TK / weights_TK.sum(1, true);
+  order.position = behind(at::empty_like(copies).scatter_(0, copy_of_row, copies), -1)
+                       .to(at::kInt)
+                       .view({tokens, k});
   order.weights = (weights_TK * scaling).reshape({-1}).index_select(0, copy_of_row);
+  if (limit.capacity.is_limited() && places.empty()) {  // no more can be kept
+    const int64_t most = num_experts * span.num_sequences *
+                         strategy::expert_capacity(limit.capacity.factor,
+                                                   span.sequence - span.padding, k, num_experts);
+    if (!limit.capacity.pads && most < order.token.size(0)) {
+      order.token = order.token.narrow(0, 0, most).clone();
+      order.weights = order.weights.narrow(0, 0, most).clone();
+    }
+  }
+  if (limit.capacity.pads) pad(order, kept_and_dropped, place, span, limit);
 
   const at::Tensor token = at::floor_divide(copies, k) + span.first_token;
   const at::Tensor sequence = at::floor_divide(token, span.sequence);
-  const at::Tensor ones = at::ones_like(copies);
   const at::Tensor is_counted =
       at::remainder(token, span.sequence).lt(span.sequence - span.padding).to(at::kLong);
-  order.counts_P = at::zeros({num_places}, place.options()).scatter_add_(0, place, ones);
+  order.kept_P = kept_and_dropped.narrow(0, 0, num_places);
   order.sequence_counts_BE =
       at::zeros({span.num_sequences * num_experts}, place.options())
           .scatter_add_(0, sequence * num_experts + chosen_TK.reshape({-1}), is_counted)

@@ -380,6 +380,75 @@ TEST_CASE(
       }
 }
 
+// Weights on a coarse grid, so that many are equal; some by a little more or less than the tie.
+at::Tensor nearly_equal_scores(int64_t tokens, int64_t experts, at::ScalarType dtype) {
+  const at::Tensor grid = (at::rand({tokens, experts}, at::kDouble) * 3).ceil() / 4;
+  const at::Tensor nudge =
+      (at::rand({tokens, experts}, at::kDouble) * 5 - 2).floor() * std::ldexp(1, -13);
+  return (grid * (1 + nudge)).to(dtype);
+}
+
+TEST_CASE("compositions drop what the host's order drops, ties, padding and copies of experts") {
+  constexpr int64_t kSequences = 3, kSequence = 16, kExperts = 3, kChoices = 2;
+  const ExpertPlaces with_copies{.place = {0, 1, 4, 3}, .first = {0, 1, 3, 4}, .num_places = 5};
+  at::manual_seed(11);
+  int64_t num_dropped = 0;
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble})
+    for (const double factor : {0.01, 0.5, 1., 1.4, 8.})
+      for (const strategy::Drop drop : {strategy::Drop::kProbability, strategy::Drop::kPosition})
+        for (const int64_t padding : {0, 3})
+          for (const ExpertPlaces& places : {ExpertPlaces{}, with_copies}) {
+            CAPTURE(factor);
+            CAPTURE(padding);
+            at::Tensor p = nearly_equal_scores(kSequences * kSequence, kExperts, dtype);
+            p[3].fill_(std::nan(""));
+            const at::Tensor expert = at::empty({p.size(0), kChoices}, at::kInt);
+            choose_experts_out(expert, p);
+            const SequenceSpan span{
+                .sequence = kSequence, .num_sequences = kSequences, .padding = padding};
+            const strategy::Capacity capacity{.factor = factor, .drop = drop};
+            const bool normalised = padding == 0;
+            const auto same = [](const DispatchOrder& composed, const DispatchOrder& expected) {
+              CHECK(composed.counts == expected.counts);
+              CHECK(at::equal(composed.token, expected.token));
+              CHECK(at::equal(composed.position, expected.position));
+              CHECK(at::equal(composed.weights.nan_to_num(-1), expected.weights.nan_to_num(-1)));
+            };
+            const DispatchOrder expected = order_rows(p, expert, span, normalised, 2, capacity,
+                                                      capacity_tie(at::kFloat), places);
+            DispatchOrder composed = any_device::order_rows(p, expert, span, normalised, 2, places,
+                                                            {.capacity = capacity});
+            const int64_t each = kSequences * strategy::expert_capacity(factor, kSequence - padding,
+                                                                        kChoices, kExperts);
+            CHECK(composed.token.size(0) == (places.empty()
+                                                 ? std::min(p.size(0) * kChoices, kExperts * each)
+                                                 : p.size(0) * kChoices));
+            read_counts(composed);
+            same(composed, expected);
+            CHECK(composed.sequence_counts == expected.sequence_counts);
+            CHECK(composed.kept == expected.kept);
+            if (places.empty()) {
+              strategy::Capacity padded = capacity;
+              padded.pads = true;
+              const DispatchOrder filled = order_rows(p, expert, span, normalised, 2, padded);
+              composed = any_device::order_rows(p, expert, span, normalised, 2, places,
+                                                {.capacity = padded});
+              composed.counts = filled.counts;
+              same(composed, filled);
+              CHECK(filled.kept == expected.counts);
+              CHECK(filled.counts == std::vector<int64_t>(kExperts, each));
+              // Rows of copies are the same; those between them weigh nothing.
+              CHECK(at::equal(filled.position.lt(0), expected.position.lt(0)));
+              const at::Tensor rows = filled.position.masked_select(filled.position.ge(0));
+              CHECK(filled.weights.nan_to_num(1).ne(0).sum().item<int64_t>() == rows.numel());
+              CHECK(at::equal(std::get<0>(filled.token.index_select(0, rows).sort()),
+                              std::get<0>(expected.token.sort())));
+            }
+            num_dropped += p.size(0) * kChoices - expected.token.size(0);
+          }
+  CHECK(num_dropped > 1000);
+}
+
 TEST_CASE("choices side by side drop what whole sequences drop, padding and all") {
   const int64_t sequences = 3, sequence = 9, k = 2, experts = 4;
   at::manual_seed(7);

@@ -82,17 +82,16 @@ std::string why(const ExchangeVerdict& verdict) {
 
 ExchangeTask exchange_task(const model::Model& model, const Strategy& s, double imbalance,
                            int64_t element_bytes) {
-  if (s.capacity.is_limited()) imbalance = std::min(imbalance, std::max(1.0, s.capacity.factor));
+  imbalance = s.capacity.limited(imbalance);
   ExchangeTask task{.group = {.stride = s.mesh.etp, .size = s.mesh.ep}, .load = {0, imbalance}};
   const double tokens = static_cast<double>(s.micro_batch_sequences * s.sequence) /
                         static_cast<double>(s.mesh.ranks_per_sequence());
-  const double kept = s.capacity.factor > 0 ? std::min(1.0, s.capacity.factor) : 1;
   task.routed = {most_chosen(model),
                  static_cast<double>(model.hidden) *
                      static_cast<double>(element_bytes > 0 ? element_bytes
                                                            : cost::element_bytes(s.precision))};
-  task.load.pair_bytes =
-      tokens * largest_top_k(model) * kept * task.routed.row_bytes / static_cast<double>(s.mesh.ep);
+  task.load.pair_bytes = tokens * largest_top_k(model) * s.capacity.balanced_part() *
+                         task.routed.row_bytes / static_cast<double>(s.mesh.ep);
   if (model.num_moe_layers() == 0) task.group.size = 1;
   return task;
 }
@@ -136,7 +135,8 @@ void ExchangeAxis::choose(std::span<Strategy> strategies, std::span<const double
   for (size_t i = 0; i < strategies.size(); ++i) {
     tasks.push_back(
         exchange_task(model_, strategies[i], imbalances[i], rates_ ? kTrainerElement : 0));
-    tasks.back().deduplicates = !of_rows && (!is_runnable_ || strategies[i].mesh.etp == 1);
+    tasks.back().deduplicates =
+        !of_rows && !strategies[i].capacity.pads && (!is_runnable_ || strategies[i].mesh.etp == 1);
     if (tasks.back().group.size <= 1) continue;
     const auto [found, is_new] = chosen_.try_emplace(key_of(tasks.back()));
     if (is_new) open.emplace_back(tasks.back(), &found->second);
@@ -182,7 +182,8 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
   // simulated where that is cheap.
   const double by_distance =
       flat.part() < 1 ? 1 : simulated_over_plain(cluster, task.group, load, {AllToAll::kFlat, 0});
-  for (cost::PricedAllToAll p : cost::priced_all_to_alls(site, load)) {
+  for (cost::PricedAllToAll p :
+       cost::priced_all_to_alls(site, load, {.deduplicates = !s.capacity.pads})) {
     const bool chosen = p.config.algorithm == own.algorithm;
     if (chosen && p.config != own)
       p = {own, cost_over_flat(site, own, load),

@@ -172,7 +172,8 @@ std::vector<std::string> axes_in_words(const Strategy& s) {
   add(true, "recompute " + recompute_words(s));
   add(s.zero > 0, fmt::format("zero {}", s.zero));
   add(s.expert_compression > 1, fmt::format("experts 1/{}", s.expert_compression));
-  add(s.capacity.is_limited(), fmt::format("capacity {}", s.capacity.factor));
+  add(s.capacity.is_limited(),
+      fmt::format("capacity {}{}", s.capacity.factor, s.capacity.pads ? " padded" : ""));
   add(s.offload != strategy::Offload::kNone, fmt::format("offload {}", strategy::name(s.offload)));
   add(s.placement != strategy::Placement::kDataInside, strategy::name(s.placement));
   add(s.reduction_start != strategy::ReductionStart::kReady,

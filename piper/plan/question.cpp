@@ -112,6 +112,31 @@ class Settling {
     return found;
   }
 
+  // What no strategy that is searched could have.
+  std::string refusal_of_capacity(const Request& r) const {
+    if (!r.fixed.capacity.is_limited()) return {};
+    if (q_.model.num_moe_layers() == 0)
+      return fmt::format("--capacity-factor: {} is dense (no experts); leave it out",
+                         q_.model.name);
+    if (!r.fixed.capacity.pads) return {};
+    if (trainer_.deduplicates_rows)
+      return fmt::format(
+          "--pad-to-capacity: trainer {} sends a row for several experts of a node once, where "
+          "there "
+          "is no room for rows of padding; leave it out, or take another --trainer",
+          trainer_.name);
+    strategy::Strategy s;
+    s.capacity = r.fixed.capacity;
+    s.mesh.cp = r.fixed.cp.value_or(1);
+    s.sequence_parallel = r.fixed.sequence_parallel.value_or(false);
+    s.mesh.tp = r.fixed.tp.value_or(s.sequence_parallel ? 2 : 1);
+    s.moe_schedule = r.fixed.moe_schedule.value_or(strategy::MoeSchedule::kPlain);
+    s.all_to_all = r.fixed.exchange.algorithm.value_or(strategy::AllToAll::kFlat);
+    std::string refusal = strategy::refusal_of_padding(s);
+    if (refusal.empty()) refusal = strategy::refusal_of_padding(s.capacity, q_.model);
+    return refusal.empty() ? refusal : "--pad-to-capacity is given " + refusal;
+  }
+
   void check(const Request& r) const {
     std::vector<std::string> problems;
     if (r.num_devices > q_.cluster.num_devices())
@@ -125,6 +150,8 @@ class Settling {
           "--trainer is {}: cluster {} is priced as this Piper runs it, which trains on "
           "its CPUs; allowed there: piper",
           trainer_.name, q_.cluster.name));
+    if (const std::string refusal = refusal_of_capacity(r); !refusal.empty())
+      problems.push_back(refusal);
     const bool asks_for_schedule = r.fixed.moe_schedule.value_or(strategy::MoeSchedule::kPlain) !=
                                        strategy::MoeSchedule::kPlain ||
                                    r.fixed.moe_chunks.value_or(1) > 1;

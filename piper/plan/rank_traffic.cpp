@@ -120,8 +120,7 @@ class Writer {
   // Rows that a rank sends and keeps in one exchange of a mixture layer.
   double layer_rows(int64_t layer) const {
     const int64_t top_k = model_.layers[static_cast<size_t>(layer)].feed_forward.top_k;
-    const double kept = s_.capacity.is_limited() ? std::min(1.0, s_.capacity.factor) : 1;
-    return tokens() / of(s_.mesh.tp) * of(top_k) * kept;
+    return tokens() / of(s_.mesh.tp) * of(top_k) * s_.capacity.balanced_part();
   }
 
  private:

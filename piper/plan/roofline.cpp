@@ -38,7 +38,8 @@ class Parts {
         ep_(static_cast<double>(s.mesh.ep)),
         etp_(static_cast<double>(s.mesh.etp)),
         tokens_(static_cast<double>(s.micro_batch_sequences * s.sequence) / cp_),
-        capacity_(s.capacity.factor),
+        rows_part_(s.capacity.balanced_part()),
+        imbalance_(s.capacity.limited(r.imbalance_at(s.mesh.ep))),
         hidden_(static_cast<double>(r.model->hidden)),
         in_(operand_bytes(r.precision)),
         out_(std::max(2.0, in_)) {
@@ -157,9 +158,8 @@ class Parts {
   }
 
   void experts(const model::FeedForward& f, double token_flops) {
-    const double kept = capacity_ > 0 ? std::min(1.0, capacity_) : 1.0;
     const double dealt =
-        tokens_ / tp_ * kept * etp_ * r_.imbalance;  // tokens whose copies come here
+        tokens_ / tp_ * rows_part_ * etp_ * imbalance_;  // tokens whose copies come here
     const double rows = dealt * static_cast<double>(f.top_k);
     const double local = static_cast<double>(f.num_experts) / ep_;
     const double width = static_cast<double>(f.ffn) / etp_;
@@ -181,7 +181,7 @@ class Parts {
 
   const Request& r_;
   cost::Rates rates_;
-  double efficiency_, tp_, cp_, ep_, etp_, tokens_, capacity_, hidden_, in_, out_;
+  double efficiency_, tp_, cp_, ep_, etp_, tokens_, rows_part_, imbalance_, hidden_, in_, out_;
   Roofline roofline_;
 };
 

@@ -38,6 +38,7 @@ class Shapes {
       if (!r_.fixed.tp && tp > r_.cluster->devices_per_node()) continue;
       for (const int64_t cp : divisors(r_.num_devices / tp)) {
         if (cp > kMostContext || !wanted(r_.fixed.cp, cp)) continue;
+        if (cp > 1 && r_.fixed.capacity.pads) continue;
         if (cp > 1 && (r_.sequence % (2 * cp) != 0 || r_.sequence / cp < 512)) continue;
         for (const int64_t pp : divisors(r_.num_devices / (tp * cp))) {
           if (pp > m.num_layers() || !wanted(r_.fixed.pp, pp)) continue;
@@ -74,7 +75,9 @@ class Shapes {
   // or where the former does not run.
   bool tries_tokens(Shape shape, bool divided) const {
     const bool can_divide = shape.tp > 1 && r_.sequence % (shape.tp * shape.cp) == 0;
-    // Some orders of a mixture layer are of tokens that all of them hold.
+    // Some orders of a mixture layer are of tokens that all of them hold, and a padded capacity is
+    // that of whole sequences.
+    if (r_.fixed.capacity.pads) return !divided;
     if (r_.fixed.moe_schedule && strategy::refuses_divided_tokens(*r_.fixed.moe_schedule))
       return !divided;
     if (divided || !can_divide || !r_.fixed.runnable || r_.fixed.sequence_parallel)

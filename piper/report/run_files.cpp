@@ -60,9 +60,10 @@ std::string words(const strategy::Strategy& s) {
       s.num_micro_batches, s.micro_batch_sequences,
       s.micro_batch_sequences == 1 ? "sequence" : "sequences", s.sequence,
       strategy::name(s.recompute), strategy::name(s.precision),
-      s.capacity.is_limited() ? fmt::format(", capacity factor {} (drop by {})", s.capacity.factor,
-                                            strategy::name(s.capacity.drop))
-                              : "");
+      s.capacity.is_limited()
+          ? fmt::format(", capacity factor {} (drop by {}{})", s.capacity.factor,
+                        strategy::name(s.capacity.drop), s.capacity.pads ? ", padded" : "")
+          : "");
 }
 
 bool matches(const PlanRow& row, const strategy::Strategy& s) {

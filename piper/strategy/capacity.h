@@ -6,6 +6,7 @@
 
 #include <piper/base/traits.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -22,7 +23,17 @@ constexpr const auto& rows(Drop) { return kDropTraits; }
 struct Capacity {
   double factor = 0;  // 0 = dropless
   Drop drop = Drop::kProbability;
+  // Every expert is sent its whole capacity, the rest of it in rows that weigh nothing, so that who
+  // sends and receives how much is the same in every step (Megatron-LM's
+  // moe_pad_expert_input_to_capacity).
+  bool pads = false;
   bool is_limited() const { return factor > 0; }
+  // Of the copies of a balanced load, how many rows are made.
+  double balanced_part() const { return !is_limited() ? 1 : pads ? factor : std::min(1.0, factor); }
+  // Rows of the busiest expert over the mean, where choices are that uneven.
+  double limited(double imbalance) const {
+    return pads ? 1 : is_limited() ? std::min(imbalance, std::max(1.0, factor)) : imbalance;
+  }
   bool operator==(const Capacity&) const = default;
 };
 

@@ -58,6 +58,49 @@ TEST_CASE("a capacity is read and written as it was read") {
   CHECK(parse_strategy(to_json(s), "again").capacity == s.capacity);
 }
 
+TEST_CASE("a padded capacity is written, and refused where rows of a sequence are not one rank's") {
+  Strategy s = parse_strategy(
+      sound(R"(, "capacity_factor": 1.25, "drop": "position", "pad_to_capacity": true)"), "s.json");
+  CHECK(s.capacity.pads);
+  CHECK(to_json(s)["pad_to_capacity"] == true);
+  CHECK(parse_strategy(to_json(s), "again").capacity == s.capacity);
+  CHECK(problems_of(R"(, "pad_to_capacity": true)") ==
+        Lines{"s.json: 'pad_to_capacity' is given without 'capacity_factor'; allowed: both or "
+              "neither"});
+  s.mesh.tp = 2;
+  CHECK(refusal_of_padding(s).empty());
+  s.sequence_parallel = true;
+  CHECK(refusal_of_padding(s).starts_with("where ranks share the tokens"));
+  s.mesh = {.ep = 2, .dp = 2, .cp = 2};
+  CHECK(refusal_of_padding(s).starts_with("where ranks share the tokens"));
+  s.mesh.cp = 1;
+  CHECK(refusal_of_padding(s).empty());
+  s.redundant_experts = 2;
+  CHECK(refusal_of_padding(s).starts_with("with copies of experts"));
+  s.redundant_experts = 0;
+  s.all_to_all = AllToAll::kHaloDedup;
+  CHECK(refusal_of_padding(s).starts_with("with 'all_to_all' halo-dedup"));
+  s.moe_schedule = MoeSchedule::kChunked;
+  CHECK(refusal_of_padding(s).starts_with("with 'moe_schedule' chunked"));
+}
+
+TEST_CASE("padding beyond all tokens of a sequence is refused") {
+  model::Model model;
+  model.name = "tiny";
+  model.layers.resize(2);
+  model.layers[1].feed_forward.num_experts = 8;
+  model.layers[1].feed_forward.top_k = 2;
+  Strategy s = parse_strategy(
+      sound(R"(, "capacity_factor": 4, "drop": "position", "pad_to_capacity": true)"), "s.json");
+  CHECK(contradictions(s, model) == Lines{});
+  s.capacity.factor = 4.1;
+  CHECK(contradictions(s, model) ==
+        Lines{"'pad_to_capacity' is given with 'capacity_factor' 4.1, more than all tokens of a "
+              "sequence; allowed: at most the experts over top_k, 8 over 2"});
+  s.capacity.pads = false;
+  CHECK(contradictions(s, model) == Lines{});
+}
+
 TEST_CASE("a capacity that is none is refused") {
   CHECK(problems_of(R"(, "capacity_factor": 0, "drop": "position")") ==
         Lines{"s.json: 'capacity_factor' is 0; allowed: a number from 0.01 to 1000"});

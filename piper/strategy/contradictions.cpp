@@ -263,6 +263,11 @@ void check_expert_compression(const Strategy& s, std::vector<std::string>& lines
     refuse("with copies of experts, which are sent whole", "1, or 'redundant_experts' 0");
 }
 
+void check_padding(const Strategy& s, std::vector<std::string>& lines) {
+  if (const std::string refusal = refusal_of_padding(s); !refusal.empty())
+    lines.push_back("'pad_to_capacity' is given " + refusal);
+}
+
 // Of every layer's experts.
 void check_expert_compression(const Strategy& s, const model::Model& model,
                               std::vector<std::string>& lines) {
@@ -428,6 +433,37 @@ void check_experts(const Strategy& s, const model::Model& model, std::vector<std
 
 }  // namespace
 
+std::string refusal_of_padding(const Strategy& s) {
+  if (!s.capacity.pads) return {};
+  if (!s.capacity.is_limited()) return "without 'capacity_factor'; allowed: both or neither";
+  if (s.mesh.cp > 1 || (s.mesh.tp > 1 && s.sequence_parallel))
+    return "where ranks share the tokens of a sequence, whose capacity is that of all of them; "
+           "allowed: 'mesh.cp' 1 and no 'sequence_parallel'";
+  if (s.moe_schedule != MoeSchedule::kPlain)
+    return fmt::format("with 'moe_schedule' {}, which divides the rows; allowed: plain",
+                       name(s.moe_schedule));
+  if (deduplicates(s))
+    return fmt::format("with 'all_to_all' {}, which sends tokens in place of rows; allowed: others",
+                       name(s.all_to_all));
+  if (s.redundant_experts > 0)
+    return "with copies of experts, among which rows are divided; allowed: 'redundant_experts' 0";
+  return {};
+}
+
+std::string refusal_of_padding(const Capacity& capacity, const model::Model& model) {
+  if (!capacity.pads) return {};
+  for (const model::Layer& layer : model.layers) {
+    const model::FeedForward& f = layer.feed_forward;
+    if (f.is_moe() &&
+        capacity.factor * static_cast<double>(f.top_k) > static_cast<double>(f.num_experts))
+      return fmt::format(
+          "with 'capacity_factor' {}, more than all tokens of a sequence; allowed: at most the "
+          "experts over top_k, {} over {}",
+          capacity.factor, f.num_experts, f.top_k);
+  }
+  return {};
+}
+
 std::vector<std::string> contradictions(const Strategy& s) {
   std::vector<std::string> lines = bad_counts(s);
   if (!lines.empty()) return lines;
@@ -435,6 +471,7 @@ std::vector<std::string> contradictions(const Strategy& s) {
   check_moe_schedule(s, lines);
   check_redundant_experts(s, lines);
   check_expert_compression(s, lines);
+  check_padding(s, lines);
   if (s.mesh.cp == 1 && s.context_exchange != ContextExchange::kRing)
     lines.push_back(
         fmt::format("'context_exchange' is {} with 'mesh.cp' 1, where no ranks share a sequence; "
@@ -489,6 +526,8 @@ std::vector<std::string> contradictions(const Strategy& s, const model::Model& m
     lines.push_back(
         fmt::format("'capacity_factor' is {}, but {} is dense (no experts); allowed: none",
                     s.capacity.factor, model.name));
+  if (const std::string refusal = refusal_of_padding(s.capacity, model); !refusal.empty())
+    lines.push_back("'pad_to_capacity' is given " + refusal);
   if (model.learned_positions > 0 && s.sequence > model.learned_positions)
     lines.push_back(fmt::format("'sequence' is {}; allowed: at most the {} learned positions of {}",
                                 s.sequence, model.learned_positions, model.name));

@@ -61,7 +61,7 @@ void read_numbers(ObjectReader& reader, Strategy& s) {
   s.zero = reader.integer("zero", 0, 3, 0);
 }
 
-// Both keys or neither.
+// The first two keys or none; the third with them.
 void read_capacity(ObjectReader& reader, Capacity& capacity) {
   reader.ignore("capacity_factor");
   reader.ignore("drop");
@@ -72,6 +72,7 @@ void read_capacity(ObjectReader& reader, Capacity& capacity) {
   } else if (reader.has("drop")) {
     reader.problem("drop", "is given without 'capacity_factor'; allowed: both or neither");
   }
+  capacity.pads = reader.boolean("pad_to_capacity", false);
 }
 
 template <HasTraits Enum>
@@ -200,6 +201,7 @@ Json to_json(const Strategy& s) {
     json["capacity_factor"] = s.capacity.factor;
     json["drop"] = name(s.capacity.drop);
   }
+  if (s.capacity.pads) json["pad_to_capacity"] = true;
   if (s.mtp_depth > 0) json["mtp_depth"] = s.mtp_depth;
   write_options(s, json);
   if (s.predicted) json["predicted"] = *s.predicted;

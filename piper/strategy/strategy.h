@@ -435,6 +435,12 @@ constexpr bool divides_rows(const Strategy& s) {
   return repeats_rows(s) && traits(s.moe_schedule).divides_rows;
 }
 
+// Why experts cannot be sent their whole capacity; empty where they can, or are not. A rank has to
+// route whole sequences, each of its rows to the one place of its expert.
+std::string refusal_of_padding(const Strategy& s);
+// The same of a model's layers: none takes more than all tokens of a sequence.
+std::string refusal_of_padding(const Capacity& capacity, const model::Model& model);
+
 // Ranks that share an expert's matrices whose tokens each of them gathers in front of the gate, and
 // whose rows each of them sends (Parm's baseline); else a rank's own alone.
 constexpr int64_t ranks_per_gated_token_set(const Strategy& s) {

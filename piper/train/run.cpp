@@ -275,6 +275,7 @@ void Run::rank_main(comm::Transport& transport) {
     nn::set_limit(rank, 0);
   } catch (nn::OutOfMemory& error) {
     nn::set_limit(rank, 0);
+    if (!error.rank.valid()) error.live_bytes = nn::live_bytes(rank);  // a product's library asked
     error.rank = rank;
     const std::string where =
         here.step == 0 ? "before the first step" : fmt::format("step {}, {}", here.step, here.task);

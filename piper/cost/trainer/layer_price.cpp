@@ -255,7 +255,7 @@ class LayerPricer {
   MixtureRows mixture_rows() const {
     const auto k = static_cast<double>(layer_.feed_forward.top_k);
     const auto etp = static_cast<double>(s_.etp);
-    const double rows_of_token = s_.capacity_factor > 0 ? k * std::min(1.0, s_.capacity_factor) : k;
+    const double rows_of_token = k * s_.rows_of_copy;
     const bool holds = trainer_.schedules_mixtures && s_.tp > 1 && !s_.sequence_parallel;
     const bool repeats = holds && s_.moe_schedule != strategy::MoeSchedule::kParmS1;
     const bool divides = repeats && traits(s_.moe_schedule).divides_rows;

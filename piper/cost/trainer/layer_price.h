@@ -40,8 +40,8 @@ struct LayerShape {
   // Of what exchanges run beside; and whether gradients of weights are made apart from it.
   double compute_efficiency = 1;
   bool splits_backward = false;
-  double capacity_factor = 0;
-  double imbalance = 1;  // rows of the busiest rank / mean
+  double rows_of_copy = 1;  // made of it, when the load is balanced (Capacity::balanced_part)
+  double imbalance = 1;     // rows of the busiest rank / mean
   AllToAllConfig exchange;
 };
 

@@ -23,6 +23,12 @@ void require_priced(const Strategy& s, const TrainerProfile& trainer,
         fmt::format("'expert_compression' is {}: trainer {} sends experts' weights whole; allowed: "
                     "1, or trainer piper",
                     s.expert_compression, trainer.name));
+  if (s.capacity.pads && trainer.deduplicates_rows)
+    throw InvalidInput(
+        fmt::format("'pad_to_capacity' is given: trainer {} sends a row for several experts of a "
+                    "node once, where "
+                    "there is no room for rows of padding; allowed: without it, or another trainer",
+                    trainer.name));
   if (s.context_exchange == strategy::ContextExchange::kGather)
     throw InvalidInput(fmt::format(
         "'context_exchange' is gather: it has a price where piper runs on a machine that piper "
@@ -80,7 +86,7 @@ void ShapePricer::clear() {
 const ShapePrices& ShapePricer::of(const Strategy& s, double imbalance) {
   require_priced(s, context_.trainer, context_.cluster);
   // No expert takes more than its capacity, however many choose it.
-  if (s.capacity.is_limited()) imbalance = std::min(imbalance, std::max(1.0, s.capacity.factor));
+  imbalance = s.capacity.limited(imbalance);
   const int64_t chunks = strategy::num_moe_chunks(s);
   // What runs beside exchanges may then be less.
   const bool splits = context_.trainer.schedules_mixtures &&
@@ -95,7 +101,7 @@ const ShapePrices& ShapePricer::of(const Strategy& s, double imbalance) {
                 splits,
                 s.moe_schedule,
                 chunks,
-                s.capacity.factor,
+                s.capacity.balanced_part(),
                 imbalance,
                 s.all_to_all,
                 s.all_to_all_chunk_bytes};
@@ -115,7 +121,7 @@ const ShapePrices& ShapePricer::of(const Strategy& s, double imbalance) {
                .moe_chunks = chunks,
                .compute_efficiency = context_.efficiency,
                .splits_backward = splits,
-               .capacity_factor = s.capacity.factor,
+               .rows_of_copy = s.capacity.balanced_part(),
                .imbalance = imbalance,
                .exchange = all_to_all_of(s)}));
   last_key_ = key;
