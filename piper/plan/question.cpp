@@ -127,6 +127,7 @@ class Settling {
           trainer_.name);
     strategy::Strategy s;
     s.capacity = r.fixed.capacity;
+    s.mesh.ep = s.mesh.dp = 2;  // else nothing is exchanged
     s.mesh.cp = r.fixed.cp.value_or(1);
     s.sequence_parallel = r.fixed.sequence_parallel.value_or(false);
     s.mesh.tp = r.fixed.tp.value_or(s.sequence_parallel ? 2 : 1);
