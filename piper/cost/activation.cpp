@@ -29,13 +29,11 @@ const model::Layer& layer_of(const model::Model& model, const schedule::Segment&
   return model.layers[static_cast<size_t>(segment.layer)];
 }
 
-// Bytes of a product on its way into a main gradient of rows x columns: in bf16 some rows of it are
-// formed before they are added (nn/product.cpp); none in fp32 and fp64. What libraries take for
-// themselves counts nowhere.
+// Bytes of a product on its way into a main gradient of rows x columns (nn/product.cpp): none in
+// fp32 and fp64. What a library takes for itself during a product is not predicted.
 int64_t product_bytes(int64_t element_bytes, int64_t rows, int64_t columns) {
-  constexpr int64_t kRowsAtOnce = 256;
   if (main_element_bytes(element_bytes) == element_bytes) return 0;
-  return element_bytes * std::min(rows, kRowsAtOnce) * columns;
+  return element_bytes * std::min(rows, kGradientRowsAtOnce) * columns;
 }
 
 // Bytes of scratch of libtorch's CPU flash kernel (FlashAttentionKernel.cpp, one thread): a block

@@ -103,6 +103,9 @@ struct SegmentBytes {
   int64_t input_transient = 0, weights_transient = 0;
 };
 
+// Rows of a bf16 product that are formed at once before they are added to an fp32 main gradient.
+inline constexpr int64_t kGradientRowsAtOnce = 256;
+
 // Tokens whose logits the head holds at a time: at most 2^22 logits, at least 64 tokens.
 inline int64_t head_chunk_rows(int64_t vocabulary, int64_t tokens) {
   return std::min(tokens, std::max(int64_t{64}, (int64_t{1} << 22) / vocabulary));

@@ -85,9 +85,8 @@ void add_core_limits(const model::Model& model, const Strategy& s, Exported& exp
         "the first projection; its memory lies between recompute none and experts here");
   if (s.capacity.is_limited() && (s.micro_batch_sequences > 1 || s.mesh.ranks_per_sequence() > 1))
     exported.differs.emplace_back(
-        "the capacity: Megatron Core counts by micro-batch and rank, not by sequence; the same "
-        "with "
-        "one sequence a micro-batch whose tokens one rank routes");
+        "the capacity: Megatron Core counts it by micro-batch and rank, not by sequence; both are "
+        "the same with one sequence a micro-batch whose tokens one rank routes");
 }
 
 }  // namespace piper::exporting

@@ -138,14 +138,6 @@ Dropped choose_dropped(const Choices<T>& c, const std::vector<int64_t>& counts,
   return dropped;
 }
 
-// By expert.
-std::vector<int64_t> padded_counts(const SequenceSpan& span, const strategy::Capacity& capacity,
-                                   int64_t top_k, int64_t num_experts) {
-  const int64_t rows =
-      strategy::expert_capacity(capacity.factor, span.sequence - span.padding, top_k, num_experts);
-  return std::vector(static_cast<size_t>(num_experts), span.num_sequences * rows);
-}
-
 template <class T>
 void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacity, double tie,
           std::span<const char> known, DispatchOrder& order) {
@@ -162,7 +154,11 @@ void fill(const Choices<T>& c, double scaling, const strategy::Capacity& capacit
   for (int64_t i = 0; i < c.num_copies(); ++i)
     if (!is_dropped(i)) ++order.counts[c.row_group(i, sent)];
   order.kept = order.counts;
-  if (capacity.pads) order.counts = padded_counts(c.span, capacity, c.k, c.num_experts);
+  if (capacity.pads)
+    std::ranges::fill(order.counts, c.span.num_sequences *
+                                        strategy::expert_capacity(capacity.factor,
+                                                                  c.span.sequence - c.span.padding,
+                                                                  c.k, c.num_experts));
   std::ranges::fill(sent, 0);
   std::vector<int64_t> next(order.counts.size(), 0);
   std::exclusive_scan(order.counts.begin(), order.counts.end(), next.begin(), int64_t{0});
@@ -380,13 +376,9 @@ DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expe
               "a capacity is that of a whole sequence");
   PIPER_CHECK(!capacity.pads || (places.empty() && dropped.empty() && are_whole),
               "a capacity is padded for whole sequences and experts in their own places");
-  if (!has_kernels(probabilities) && dropped.empty()) {
-    DispatchOrder order = any_device::order_rows(probabilities, expert, span, normalised, scaling,
-                                                 places, {capacity, tie});
-    if (capacity.pads)
-      order.counts = padded_counts(span, capacity, expert.size(1), probabilities.size(1));
-    return order;
-  }
+  if (!has_kernels(probabilities) && dropped.empty())
+    return any_device::order_rows(probabilities, expert, span, normalised, scaling, places,
+                                  {capacity, tie});
   DispatchOrder order;
   with_choices(read_on_host(probabilities), read_on_host(expert), probabilities.size(1), span,
                normalised, places,

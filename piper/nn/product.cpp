@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/cost/activation.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/nn/instruction_set.h>
 #include <piper/nn/kernels.h>
@@ -126,12 +127,10 @@ void mm_by_libtorch(const at::Tensor& out, const at::Tensor& a, const at::Tensor
 }
 
 // Some rows at a time, so that the product in the narrower type needs little memory.
-constexpr int64_t kRowsAtOnce = 256;
-
 void main_product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                       double beta) {
-  for (int64_t first = 0; first < out.size(0); first += kRowsAtOnce) {
-    const int64_t count = std::min(kRowsAtOnce, out.size(0) - first);
+  for (int64_t first = 0; first < out.size(0); first += cost::kGradientRowsAtOnce) {
+    const int64_t count = std::min(cost::kGradientRowsAtOnce, out.size(0) - first);
     const at::Tensor product = at::empty({count, out.size(1)}, a.options());
     mm_by_libtorch(product, a.narrow(0, first, count), b, 0);
     at::Tensor to = out.narrow(0, first, count);

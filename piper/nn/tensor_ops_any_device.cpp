@@ -174,12 +174,11 @@ at::Tensor within_largest(const at::Tensor& weight_BES, int64_t rows, double tie
   return above.logical_or(equal.logical_and(equal.cumsum(-1).le(room_BE1)));
 }
 
-// [T K]: whether a capacity keeps a copy. weights_TK: of whole sequences.
+// [T K]: whether a copy is among the `rows` that its expert keeps of its sequence. weights_TK: of
+// whole sequences.
 at::Tensor is_kept(const at::Tensor& weights_TK, const at::Tensor& chosen_TK, int64_t num_experts,
-                   const SequenceSpan& span, const CapacityLimit& limit) {
+                   int64_t rows, const SequenceSpan& span, const CapacityLimit& limit) {
   const int64_t tokens = chosen_TK.size(0), counted = span.sequence - span.padding;
-  const int64_t rows =
-      strategy::expert_capacity(limit.capacity.factor, counted, chosen_TK.size(1), num_experts);
   // Those that are not chosen, and padding, have weight -1, and one that is no number 0.
   const at::Tensor weights = weights_TK.masked_fill(weights_TK.ge(0).logical_not(), 0);
   at::Tensor weight_BSE = at::full({tokens, num_experts}, -1.0, weights_TK.options())
@@ -195,14 +194,10 @@ at::Tensor is_kept(const at::Tensor& weights_TK, const at::Tensor& chosen_TK, in
   return kept_BES.transpose(1, 2).reshape({tokens, num_experts}).gather(1, chosen_TK).reshape({-1});
 }
 
-// Moves every row to where it is when each expert has its whole capacity. `rows_of`: by expert,
-// then those that are dropped; `expert`: of each copy, [T K].
-void pad(DispatchOrder& order, const at::Tensor& rows_of, const at::Tensor& expert,
-         const SequenceSpan& span, const CapacityLimit& limit) {
+// Moves every row to where it is when each expert has `each` rows. `rows_of`: what it has by
+// expert, then those that are dropped; `expert`: of each copy, [T K].
+void pad(DispatchOrder& order, const at::Tensor& rows_of, const at::Tensor& expert, int64_t each) {
   const int64_t num_experts = rows_of.size(0) - 1;
-  const int64_t each = span.num_sequences * strategy::expert_capacity(
-                                                limit.capacity.factor, span.sequence - span.padding,
-                                                order.position.size(1), num_experts);
   const int64_t rows = num_experts * each;
   const at::Tensor begin_of = rows_of.cumsum(0) - rows_of;
   const at::Tensor shift_of = at::arange(num_experts + 1, rows_of.options()) * each - begin_of;
@@ -230,9 +225,14 @@ DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
   const at::Tensor chosen_TK = expert.to(at::kLong);
   at::Tensor weights_TK = scores.gather(1, chosen_TK);
   if (normalised) weights_TK = weights_TK / weights_TK.sum(1, true);
-  at::Tensor dropped;  // [T K]; undefined: none
-  if (limit.capacity.is_limited())
-    dropped = is_kept(weights_TK, chosen_TK, num_experts, span, limit).logical_not();
+  const bool is_limited = limit.capacity.is_limited();
+  const int64_t rows_of_sequence = strategy::expert_capacity(
+      limit.capacity.factor, span.sequence - span.padding, k, num_experts);
+  const int64_t most = span.num_sequences * rows_of_sequence;  // of an expert
+  at::Tensor dropped;                                          // [T K]; undefined: none
+  if (is_limited)
+    dropped =
+        is_kept(weights_TK, chosen_TK, num_experts, rows_of_sequence, span, limit).logical_not();
   // What is dropped comes behind all others.
   const auto behind = [&](const at::Tensor& of_copy, int64_t last) {
     return dropped.defined() ? of_copy.masked_fill(dropped, last) : of_copy;
@@ -273,16 +273,13 @@ DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
                        .to(at::kInt)
                        .view({tokens, k});
   order.weights = (weights_TK * scaling).reshape({-1}).index_select(0, copy_of_row);
-  if (limit.capacity.is_limited() && places.empty()) {  // no more can be kept
-    const int64_t most = num_experts * span.num_sequences *
-                         strategy::expert_capacity(limit.capacity.factor,
-                                                   span.sequence - span.padding, k, num_experts);
-    if (!limit.capacity.pads && most < order.token.size(0)) {
-      order.token = order.token.narrow(0, 0, most).clone();
-      order.weights = order.weights.narrow(0, 0, most).clone();
-    }
+  if (limit.capacity.pads) {
+    pad(order, kept_and_dropped, place, most);
+    order.counts.assign(static_cast<size_t>(num_experts), most);
+  } else if (is_limited && places.empty() && num_experts * most < order.token.size(0)) {
+    order.token = order.token.narrow(0, 0, num_experts * most).clone();
+    order.weights = order.weights.narrow(0, 0, num_experts * most).clone();
   }
-  if (limit.capacity.pads) pad(order, kept_and_dropped, place, span, limit);
 
   const at::Tensor token = at::floor_divide(copies, k) + span.first_token;
   const at::Tensor sequence = at::floor_divide(token, span.sequence);

@@ -53,9 +53,8 @@ class FolderReader {
 
 std::string words(const strategy::Strategy& s) {
   return fmt::format(
-      "pp {} · ep {} · dp {} on {} ranks, schedule {}, {} micro-batches of {} {} a rank, {} tokens "
-      "each, "
-      "recompute {}, {}{}",
+      "pp {} · ep {} · dp {} on {} ranks, schedule {}, {} micro-batches of {} {} a rank, "
+      "{} tokens each, recompute {}, {}{}",
       s.mesh.pp, s.mesh.ep, s.mesh.dp, s.mesh.world(), strategy::name(s.schedule),
       s.num_micro_batches, s.micro_batch_sequences,
       s.micro_batch_sequences == 1 ? "sequence" : "sequences", s.sequence,
