@@ -21,6 +21,7 @@
 #include <piper/model/import.h>
 #include <piper/nn/experts_grouped.h>
 #include <piper/nn/fused_attention.h>
+#include <piper/nn/product.h>
 #include <piper/nn/tensor_ops.h>
 #include <piper/profile/bench_device.h>
 #include <piper/profile/profile.h>
@@ -231,7 +232,8 @@ std::vector<std::string> device_kernels(const train::RunRequest& request) {
   std::vector<std::string> lines{nn::has_cuda_kernels(there)
                                      ? "element-wise work: Piper's kernels"
                                      : "element-wise work: libtorch's kernels"};
-  for (const auto& found : {nn::fused_attention_found(), nn::grouped_products_found()})
+  for (const auto& found :
+       {nn::fused_attention_found(), nn::grouped_products_found(), nn::main_products_found()})
     lines.insert(lines.end(), found.begin(), found.end());
   return lines;
 }

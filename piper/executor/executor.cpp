@@ -4,6 +4,7 @@
 #include <piper/executor/clock.h>
 #include <piper/executor/executor.h>
 #include <piper/executor/tensor_bytes.h>
+#include <piper/nn/host_read.h>
 
 #include <algorithm>
 
@@ -103,7 +104,7 @@ void Executor::upload(std::span<const MicroBatch> micro_batches) {
   if (!streams_.is_device()) return;
   uploaded_.clear();
   const auto there = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.to(streams_.device(), /*non_blocking=*/true) : tensor;
+    return tensor.defined() ? nn::put_on_device(tensor, streams_.device()) : tensor;
   };
   for (const MicroBatch& batch : micro_batches)
     uploaded_.push_back({there(batch.tokens_BS), there(batch.targets_T)});

@@ -6,7 +6,7 @@
 
 namespace piper::executor {
 
-comm::Group ExecutorContext::group_of(const Task& task) const {
+comm::Group ExecutorContext::group_of(const graph::Task& task) const {
   const std::vector<Rank>& members = step.graph.group(task.group);
   const auto self = std::ranges::find(members, rank);
   PIPER_CHECK(self != members.end(), "a rank communicates in a group that it is not in");

@@ -3,6 +3,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <piper/comm/element.h>
 #include <piper/executor/tensor_device_operations.h>
+#include <piper/nn/host_read.h>
 
 #include <optional>
 #include <vector>
@@ -97,7 +98,7 @@ class TensorOperations final : public comm::DeviceMemory {
 
   class TensorRows final : public Rows {
    public:
-    TensorRows(const TensorOperations& operations, std::span<const RowPair> pairs, bool adds,
+    TensorRows(TensorOperations& operations, std::span<const RowPair> pairs, bool adds,
                Element element, int64_t row_bytes)
         : operations_(operations),
           adds_(adds),
@@ -112,12 +113,14 @@ class TensorOperations final : public comm::DeviceMemory {
         follow_ = follow_ && pair.to - pairs.front().to == &pair - pairs.data();
       }
       if (!to.empty()) first_to_ = to.front();
-      from_ = at::tensor(from, at::kLong).to(operations.device_);
-      to_ = at::tensor(to, at::kLong).to(operations.device_);
+      from_ = nn::put_on_device(at::tensor(from, at::kLong), operations.device_);
+      to_ = nn::put_on_device(at::tensor(to, at::kLong), operations.device_);
+      numbers_are_there_ = operations_.mark();
     }
 
     void move(std::byte* target, const std::byte* source, void* stream) override {
       const InStream in_stream(operations_.device_, stream);
+      take_numbers(stream);
       at::Tensor into = operations_.view(target, {rows_to_, columns_}, type_);
       const at::Tensor out = operations_.view(source, {rows_from_, columns_}, type_);
       if (adds_) {
@@ -131,13 +134,22 @@ class TensorOperations final : public comm::DeviceMemory {
     }
 
    private:
-    const TensorOperations& operations_;
+    // Another stream than that of the constructor's thread comes after it and keeps the memory.
+    void take_numbers(void* stream) {
+      if (operations_.device_.is_cpu() || stream == comm::kCurrentStream) return;
+      operations_.wait(*numbers_are_there_);
+      for (const at::Tensor* numbers : {&from_, &to_})
+        numbers->record_stream(operations_.current_stream());
+    }
+
+    TensorOperations& operations_;
     bool adds_;
     at::ScalarType type_;
     int64_t columns_;
     int64_t rows_from_ = 0, rows_to_ = 0, first_to_ = 0;
     bool follow_ = true;  // the targets follow each other
     at::Tensor from_, to_;
+    std::shared_ptr<const Mark> numbers_are_there_;
   };
 
   at::Device device_;

@@ -3,6 +3,7 @@
 #include <piper/nn/cuda/kernels.h>
 #include <piper/nn/device_trials.h>
 #include <piper/nn/experts_grouped.h>
+#include <piper/nn/host_read.h>
 #include <piper/nn/tensor_ops.h>
 
 #include <cstdint>
@@ -28,11 +29,9 @@ class RowsByExpert {
     for (const int64_t count : counts) starts.push_back(starts.back() + count);
     PIPER_CHECK(starts.back() == like_RD.size(0), "received rows and received_counts disagree");
     // By expert, where its rows end; by segment in the order of the experts, where it ends and how
-    // far its rows come. One copy, for which the host does not wait.
+    // far its rows come. One copy.
     const int64_t num_segments = std::ssize(counts);
-    const at::Tensor on_host =
-        at::empty({num_experts + 2 * num_segments},
-                  at::TensorOptions().dtype(at::kLong).pinned_memory(like_RD.is_cuda()));
+    const at::Tensor on_host = at::empty({num_experts + 2 * num_segments}, at::kLong);
     auto* ends = on_host.mutable_data_ptr<int64_t>();
     auto* segment_ends = ends + num_experts;
     auto* shifts = segment_ends + num_segments;
@@ -46,7 +45,7 @@ class RowsByExpert {
       }
       ends[expert] = at;
     }
-    const at::Tensor tables = on_host.to(like_RD.device(), /*non_blocking=*/true);
+    const at::Tensor tables = put_on_device(on_host, like_RD.device());
     ends_ = tables.narrow(0, 0, num_experts).to(at::kInt);
     if (num_peers == 1) return;
     const at::Tensor row = at::arange(at, tables.options());

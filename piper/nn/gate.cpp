@@ -1,5 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/nn/gate.h>
+#include <piper/nn/host_read.h>
 #include <piper/nn/product.h>
 #include <piper/nn/tensor_ops.h>
 
@@ -210,9 +211,9 @@ GateOutput gate_forward(GateBlock& block, const at::Tensor& x1_TD, const at::Ten
         sum_over_sequences(order.sequence_counts, static_cast<size_t>(s.scores_TE.size(1)));
   const auto counts_BE = [&] {
     if (order.sequence_counts_BE.defined()) return order.sequence_counts_BE;
-    return at::tensor(at::ArrayRef<int64_t>(order.sequence_counts))
-        .view({-1, s.scores_TE.size(1)})
-        .to(s.scores_TE.device());
+    return put_on_device(
+        at::tensor(at::ArrayRef<int64_t>(order.sequence_counts)).view({-1, s.scores_TE.size(1)}),
+        s.scores_TE.device());
   };
   at::Tensor auxiliary_BE;
   if (block.auxiliary != 0 && tape != nullptr && !is_shared) {

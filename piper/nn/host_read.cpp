@@ -1,3 +1,4 @@
+#include <piper/base/error.h>
 #include <piper/nn/host_read.h>
 
 namespace piper::nn {
@@ -13,6 +14,17 @@ at::Tensor read_on_host(const at::Tensor& tensor) {
   if (tensor.device().is_cpu()) return tensor.contiguous();
   ++waits;
   return tensor.contiguous().to(at::kCPU);
+}
+
+at::Tensor put_on_device(const at::Tensor& tensor, const at::Device& device) {
+  PIPER_CHECK(tensor.is_cpu(), "a tensor that is not the host's");
+  if (device.is_cpu()) return tensor;
+  at::Tensor from = tensor;
+  if (device.is_cuda() && !tensor.is_pinned()) {
+    from = at::empty(tensor.sizes(), tensor.options().pinned_memory(true));
+    from.copy_(tensor);
+  }
+  return from.to(device, /*non_blocking=*/true);
 }
 
 Amount::Amount(const at::Tensor& value) {

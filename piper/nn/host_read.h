@@ -1,5 +1,6 @@
-// The one way in which the host reads what a device has computed: it waits for the calling thread's
-// stream. On the CPU nothing waits and nothing is copied.
+// The one way in which the host reads what a device has computed, for which it waits for the
+// calling thread's stream, and the one in which it hands over what it has made itself, for which it
+// does not. On the CPU nothing waits and nothing is copied.
 #pragma once
 
 #include <piper/nn/aten.h>
@@ -14,6 +15,12 @@ int64_t num_host_waits();
 
 // The tensor in the host's memory, contiguous.
 at::Tensor read_on_host(const at::Tensor& tensor);
+
+// A tensor of the host's (PIPER_CHECK) in the device's memory, in the order of the calling thread's
+// stream; on the CPU the tensor itself. CUDA's own copy of memory that is not pinned makes the host
+// wait for the stream, so this one goes through pinned memory; who gives a pinned tensor does not
+// change it before the stream is through. Thread-safe.
+at::Tensor put_on_device(const at::Tensor& tensor, const at::Device& device);
 
 // A number that a step adds up: on the CPU at once, on a device in its memory, so that nobody waits
 // for a loss before the step's end.

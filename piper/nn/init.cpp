@@ -1,24 +1,41 @@
 #include <piper/base/error.h>
+#include <piper/nn/cuda/stream.h>
 #include <piper/nn/init.h>
+#include <piper/nn/tensor_ops.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
 #include <vector>
 
 namespace piper::nn {
+namespace {
 
-Philox philox(Philox counter, std::array<uint32_t, 2> key) {
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t{0xD2511F53} * counter[0];
-    const uint64_t b = uint64_t{0xCD9E8D57} * counter[2];
-    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
-               static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
-    key[0] += 0x9E3779B9;
-    key[1] += 0xBB67AE85;
+// By a kernel of target's device; false where there is none.
+bool fill_on_device(at::Tensor& target, uint64_t seed, uint64_t hashed_name, double range,
+                    const std::optional<TensorPart>& part) {
+  if constexpr (cuda::kBuilt) {
+    if (!has_cuda_kernels(target)) return false;
+    const at::Tensor values =
+        target.is_contiguous() ? target : at::empty_like(target, at::MemoryFormat::Contiguous);
+    const PartPlaces places = places_of(part.value_or(whole_tensor({target.numel()})));
+    const auto fill = [&]<class T>(T) {
+      cuda::fill_normal<T>(cuda::Place(values).stream(), values.data_ptr<T>(), values.numel(),
+                           places, seed, hashed_name, range);
+    };
+    if (target.scalar_type() == at::kBFloat16)
+      fill(c10::BFloat16{});
+    else if (target.scalar_type() == at::kFloat)
+      fill(float{});
+    else if (target.scalar_type() == at::kDouble)
+      fill(double{});
+    else
+      return false;
+    if (!values.is_same(target)) target.copy_(values);
+    return true;
   }
-  return counter;
+  return false;
 }
+
+}  // namespace
 
 uint64_t name_hash(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325;
@@ -26,28 +43,15 @@ uint64_t name_hash(std::string_view name) {
   return hash;
 }
 
-std::array<double, 2> normal_pair(uint64_t seed, uint64_t hashed_name, uint64_t pair) {
-  const Philox bits =
-      philox({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32),
-              static_cast<uint32_t>(hashed_name), static_cast<uint32_t>(hashed_name >> 32)},
-             {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-  // 53 bits each; the first in (0, 1], so that its logarithm is finite.
-  const auto uniform = [&](int i) {
-    return static_cast<double>((uint64_t{bits[i]} << 32 | bits[i + 1]) >> 11) * 0x1p-53;
-  };
-  const double radius = std::sqrt(-2.0 * std::log(uniform(0) + 0x1p-53));
-  const double angle = 2.0 * std::numbers::pi * uniform(2);
-  return {radius * std::cos(angle), radius * std::sin(angle)};
-}
-
 void fill_normal(at::Tensor target, uint64_t seed, std::string_view name, double range,
                  const std::optional<TensorPart>& part) {
   const uint64_t hashed_name = name_hash(name);
   const int64_t elements = target.numel();
   PIPER_CHECK(!part || part->num_elements() == elements, "a part of another size");
+  if (fill_on_device(target, seed, hashed_name, range, part)) return;
+  const std::vector<Run> runs = part ? runs_of(*part) : std::vector<Run>{{.count = elements}};
   const at::Tensor values = at::empty({elements}, at::kDouble);
   double* out = values.data_ptr<double>();
-  const std::vector<Run> runs = part ? runs_of(*part) : std::vector<Run>{{.count = elements}};
   for (const Run& run : runs) {
     const int64_t end = run.whole + run.count;
     for (int64_t pair = run.whole / 2; 2 * pair < end; ++pair) {

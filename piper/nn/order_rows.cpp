@@ -3,6 +3,7 @@
 // that a capacity is of: a counting sort, which is stable, so rows of one expert stay in token
 // order. What exceeds an expert's capacity is chosen before it, sequence by sequence.
 #include <piper/base/error.h>
+#include <piper/nn/host_read.h>
 #include <piper/nn/tensor_ops.h>
 #include <piper/strategy/token_chunk.h>
 
@@ -231,10 +232,10 @@ DispatchOrder part_of(const DispatchOrder& order, const OnHost& on_host,
     part.position.data_ptr<int32_t>()[i] = at < 0 ? -1 : of_all[static_cast<size_t>(at)];
   }
   const at::Device device = order.weights.device();
-  const at::Tensor index = at::tensor(at::ArrayRef<int32_t>(rows), at::kInt).to(device);
-  part.weights = order.weights.index_select(0, index);
-  part.token = part.token.to(device);
-  part.position = part.position.to(device);
+  part.weights = order.weights.index_select(
+      0, put_on_device(at::tensor(at::ArrayRef<int32_t>(rows), at::kInt), device));
+  part.token = put_on_device(part.token, device);
+  part.position = put_on_device(part.position, device);
   return part;
 }
 
@@ -335,10 +336,10 @@ DispatchOrder divide_order(const DispatchOrder& order, int64_t ranks, int64_t in
     own.position.data_ptr<int32_t>()[i] = row < 0 ? -1 : place_of[static_cast<size_t>(row)];
   }
   const at::Device device = order.weights.device();
-  own.weights =
-      order.weights.index_select(0, at::tensor(at::ArrayRef<int32_t>(rows), at::kInt).to(device));
-  own.token = own.token.to(device);
-  own.position = own.position.to(device);
+  own.weights = order.weights.index_select(
+      0, put_on_device(at::tensor(at::ArrayRef<int32_t>(rows), at::kInt), device));
+  own.token = put_on_device(own.token, device);
+  own.position = put_on_device(own.position, device);
   return own;
 }
 
@@ -383,9 +384,9 @@ DispatchOrder order_rows(const at::Tensor& probabilities, const at::Tensor& expe
   with_choices(read_on_host(probabilities), read_on_host(expert), probabilities.size(1), span,
                normalised, places,
                [&](const auto& c) { fill(c, scaling, capacity, tie, dropped, order); });
-  order.token = order.token.to(expert.device());
-  order.position = order.position.to(expert.device());
-  order.weights = order.weights.to(expert.device());
+  order.token = put_on_device(order.token, expert.device());
+  order.position = put_on_device(order.position, expert.device());
+  order.weights = put_on_device(order.weights, expert.device());
   return order;
 }
 

@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/cost/activation.h>
 #include <piper/nn/counting_allocator.h>
+#include <piper/nn/device_trials.h>
 #include <piper/nn/instruction_set.h>
 #include <piper/nn/kernels.h>
 #include <piper/nn/product.h>
@@ -126,9 +127,28 @@ void mm_by_libtorch(const at::Tensor& out, const at::Tensor& a, const at::Tensor
     at::addmm_out(to, out, a, b, beta, 1.0);
 }
 
-// Some rows at a time, so that the product in the narrower type needs little memory.
+using Trials = DeviceTrials<at::ScalarType, bool>;
+Trials& trials() {
+  static Trials all;
+  return all;
+}
+
+// out, wider than a and b, := beta out + a b, added in the wider type.
+void wide_product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                      double beta) {
+  at::Tensor to = out;
+  if (beta == 0)
+    at::mm_out(to, a, b, out.scalar_type());
+  else
+    at::addmm_out(to, out, a, b, out.scalar_type(), beta, 1.0);
+}
+
+// Elsewhere some rows at a time, so that the product in the narrower type needs little memory.
 void main_product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                       double beta) {
+  if (out.is_cuda() && out.scalar_type() == at::kFloat &&
+      trials().found(out.device(), a.scalar_type()))
+    return wide_product_out(out, a, b, beta);
   for (int64_t first = 0; first < out.size(0); first += cost::kGradientRowsAtOnce) {
     const int64_t count = std::min(cost::kGradientRowsAtOnce, out.size(0) - first);
     const at::Tensor product = at::empty({count, out.size(1)}, a.options());
@@ -195,6 +215,51 @@ void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b
   PIPER_DCHECK(out.size(0) == a.size(0) && out.size(1) == b.size(1) && a.size(1) == b.size(0));
   if (out.scalar_type() != a.scalar_type()) return main_product_out(out, a, b, beta);
   if (!by_onednn(out, a, b, beta)) mm_by_libtorch(out, a, b, beta);
+}
+
+bool adds_unrounded(const at::Device& device, const MainProduct& product) {
+  constexpr int64_t kRows = 48, kIn = 32, kOut = 64;
+  constexpr double kAllowed = 1e-4;  // rounded to bf16, the largest errs by 30 times as much
+  const at::TensorOptions options = at::TensorOptions(device).dtype(at::kBFloat16);
+  const at::Tensor g = trial_operand({kRows, kOut}, 0, options),
+                   x = trial_operand({kRows, kIn}, 1, options);
+  const at::Tensor begun = trial_operand({kOut, kIn}, 2, options.dtype(at::kFloat));
+  // As a gradient: of a matrix that is stored by columns.
+  const at::Tensor expected = at::mm(g.t().to(at::kFloat), x.to(at::kFloat));
+  for (const double beta : {0.0, 1.0}) {
+    const at::Tensor made = begun.clone();
+    product(made, g.t(), x, beta);
+    const at::Tensor error = (made - (expected + beta * begun)).abs().max();
+    if (!(error.item<double>() <= kAllowed)) return false;
+  }
+  return true;
+}
+
+bool try_main_products(const at::Device& device) {
+  if (!device.is_cuda()) return false;
+  return trials().once(device, at::kBFloat16, [&] {
+    try {
+      return adds_unrounded(device, wide_product_out);
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const std::exception&) {
+      return false;  // not with this library (ROCm's)
+    }
+  });
+}
+
+std::vector<std::string> main_products_found() {
+  return trials().lines([](at::ScalarType dtype, bool works) {
+    return fmt::format("gradients of {}: {}", at::toString(dtype),
+                       works ? "added in fp32 by the product" : "rounded, then added");
+  });
+}
+
+void open_product_library(const at::Device& device) {
+  if (device.is_cpu()) return;
+  constexpr int64_t kSmall = 16;
+  const at::Tensor x = at::zeros({kSmall, kSmall}, at::TensorOptions(device).dtype(at::kFloat));
+  product(x, x);
 }
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {

@@ -15,13 +15,17 @@
 #include <piper/nn/aten.h>
 #include <piper/nn/product_choice.h>
 
+#include <functional>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace piper::nn {
 
 // out[M, N] := beta * out + a[M, K] b[K, N]; beta 0 never reads out. Matrices of one dtype and
 // device, either stride 1 in a and b. No allocation by libtorch; but for an fp32 `out` of bf16
-// matrices (a main gradient) the product is formed in bf16 first. Thread-safe.
+// matrices (a main gradient) the product is formed in bf16 first, unless try_main_products() has
+// found better. Thread-safe.
 void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double beta = 0);
 
 // a b in new storage.
@@ -47,5 +51,20 @@ bool product_by(ProductLibrary library, const at::Tensor& out, const at::Tensor&
 bool uses_onednn();
 // The same for a value of PIPER_PRODUCTS (nullptr: unset).
 bool uses_onednn(const char* wanted, bool is_faster_here);
+
+// out := beta * out + a b, out fp32, a and b bf16.
+using MainProduct = std::function<void(const at::Tensor& out, const at::Tensor& a,
+                                       const at::Tensor& b, double beta)>;
+// Whether `product` adds in fp32, without rounding to bf16 before, by a small problem on `device`.
+bool adds_unrounded(const at::Device& device, const MainProduct& product);
+// Tries on a CUDA device whether libtorch does so in one pass (cuBLAS does), and remembers what it
+// found: each device is tried once, and the host waits for it. Thread-safe.
+bool try_main_products(const at::Device& device);
+// What the trials of the process have found, a line each.
+std::vector<std::string> main_products_found();
+
+// Nothing on the CPU. On a device one small product, after which the library has what it keeps for
+// the calling thread's stream, in memory of libtorch's allocator. Thread-safe.
+void open_product_library(const at::Device& device);
 
 }  // namespace piper::nn

@@ -57,6 +57,20 @@ TEST_CASE("beta 0 never reads, no rows are no work, and a product repeats bit by
   CHECK(at::equal(kept, gradient));
 }
 
+TEST_CASE("a product that rounds to bf16 before it adds is told from one that does not") {
+  const auto in_fp32 = [](const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                          double beta) {
+    const at::Tensor made = at::mm(a.to(at::kFloat), b.to(at::kFloat));
+    out.copy_(beta == 0 ? made : made + beta * out);
+  };
+  CHECK(adds_unrounded(at::kCPU, in_fp32));
+  CHECK_FALSE(adds_unrounded(at::kCPU, product_out));
+  CHECK_FALSE(
+      adds_unrounded(at::kCPU, [&](const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                                   double) { in_fp32(out, a, b, 0); }));
+  CHECK_FALSE(try_main_products(at::kCPU));
+}
+
 TEST_CASE("results without a contiguous row, and fp64, go to libtorch and are right") {
   const at::Tensor a = at::randn({12, 8}, at::kDouble), b = at::randn({8, 6}, at::kDouble);
   CHECK(error(product(a, b), at::mm(a, b)) == 0);

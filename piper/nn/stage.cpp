@@ -5,6 +5,7 @@
 #include <piper/nn/experts_grouped.h>
 #include <piper/nn/experts_tokens.h>
 #include <piper/nn/fused_attention.h>
+#include <piper/nn/product.h>
 #include <piper/nn/stage.h>
 #include <piper/nn/stage_weights.h>
 #include <piper/nn/tensor_ops.h>
@@ -441,6 +442,7 @@ class ModelStage final : public Stage {
 
   // Finds out what libtorch has on the stage's device for the shapes of its layers.
   void try_fused_kernels() const {
+    if (options_.dtype == at::kBFloat16) try_main_products(options_.device);
     for (const auto& [layer, block] : blocks_.layers) {
       const bool is_latent = block.latent.output != nullptr;
       const model::LatentAttention& latent = block.latent.shape;

@@ -1,6 +1,7 @@
 // The same functions as compositions of at:: calls: slower and with scratch tensors, but they run
 // on every device and are short enough to be believed. As the kernels, they compute in main_type().
 // None of them makes the host wait for the device.
+#include <piper/nn/host_read.h>
 #include <piper/nn/tensor_ops.h>
 
 namespace piper::nn::any_device {
@@ -241,7 +242,8 @@ DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
   const int64_t num_places = places.empty() ? num_experts : places.num_places;
   if (!places.empty()) {
     const auto table = [&](const std::vector<int32_t>& values) {
-      return at::tensor(at::ArrayRef<int32_t>(values)).to(place.options());
+      return put_on_device(at::tensor(at::ArrayRef<int32_t>(values)).to(place.dtype()),
+                           place.device());
     };
     const at::Tensor first_E1 = table(places.first);
     at::Tensor entry = first_E1.index_select(0, place);

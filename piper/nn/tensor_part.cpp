@@ -86,6 +86,14 @@ TensorPart elements_of(const TensorPart& part, int64_t begin, int64_t end) {
   return of;
 }
 
+PartPlaces places_of(const TensorPart& part) {
+  const int64_t behind = inner(part);
+  return {.begin = part.begin,
+          .run = std::max<int64_t>(1, part.count * behind),
+          .stride = part.shape[static_cast<size_t>(part.dim)] * behind,
+          .first = part.first * behind};
+}
+
 std::vector<Run> runs_of(const TensorPart& part) {
   std::vector<Run> runs;
   if (part.num_elements() == 0) return runs;

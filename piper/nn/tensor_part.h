@@ -9,6 +9,8 @@
 //    second row and the first of the third)         . . x x x .
 #pragma once
 
+#include <piper/nn/cuda/host_device.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -43,6 +45,16 @@ struct Run {
 };
 // By ascending index; as few as there can be.
 std::vector<Run> runs_of(const TensorPart& part);
+// The same as a formula: element i of the part is element of(i) of the whole. `run` elements of all
+// along the dimension lie together, `stride` apart.
+struct PartPlaces {
+  int64_t begin = 0, run = 1, stride = 1, first = 0;
+  PIPER_EVERYWHERE int64_t of(int64_t element) const {
+    const int64_t i = begin + element;
+    return i / run * stride + first + i % run;
+  }
+};
+PartPlaces places_of(const TensorPart& part);
 
 // What two parts of one tensor have in common: where it lies in the one and in the other.
 struct Overlap {

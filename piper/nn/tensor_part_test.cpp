@@ -66,6 +66,8 @@ TEST_CASE("the runs of a part are its elements, and two parts share what both ha
     for (const int64_t index : in_one)
       if (std::ranges::find(in_other, index) != in_other.end()) expected.insert(index);
     CHECK(common == expected);
+    for (size_t i = 0; i < in_one.size(); ++i)
+      CHECK(places_of(one).of(static_cast<int64_t>(i)) == in_one[i]);
     const TensorPart again = parse_part(text(one));
     CHECK(indices(again) == in_one);
   }

@@ -28,8 +28,8 @@ void set_received(Routing& routing, const collective::KnownRoutes& known) {
   const int64_t width = std::min(routing.position.size(1), known.experts_a_member());
   const at::Device device = routing.weights.device();
   routing.received_position =
-      copies_of_rows(routing.received_row, known.num_rows(), width).to(device);
-  routing.received_row = routing.received_row.to(device);
+      put_on_device(copies_of_rows(routing.received_row, known.num_rows(), width), device);
+  routing.received_row = put_on_device(routing.received_row, device);
   routing.received_weights = at::empty({std::ssize(rows)}, routing.weights.options());
   routing.g_received_weights = at::empty_like(routing.received_weights);
 }

@@ -53,6 +53,7 @@ std::vector<at::Device> parse_devices(const std::string& text) {
   const int count = c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount();
   if (count == 0)
     throw refuse(", but CUDA finds no device here (driver, CUDA_VISIBLE_DEVICES); allowed: cpu");
+  at::globalContext().lazyInitDevice(at::kCUDA);  // its allocator is asked before there are tensors
   std::vector<at::Device> devices;
   for (const int index : indices) {
     if (index >= count)

@@ -12,12 +12,14 @@ c10::CachingAllocator::Stat requested(at::Device device) {
 
 }  // namespace
 
+int64_t held_bytes(at::Device device) { return requested(device).current; }
+
 int64_t RankMemory::live_bytes() const {
-  return device_.is_cpu() ? nn::live_bytes(rank_) : requested(device_).current / sharing_;
+  return device_.is_cpu() ? nn::live_bytes(rank_) : share_of(requested(device_).current);
 }
 
 int64_t RankMemory::peak_bytes() const {
-  return device_.is_cpu() ? nn::peak_bytes(rank_) : requested(device_).peak / sharing_;
+  return device_.is_cpu() ? nn::peak_bytes(rank_) : share_of(requested(device_).peak);
 }
 
 void RankMemory::reset_peak() const {

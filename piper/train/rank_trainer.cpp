@@ -3,6 +3,7 @@
 #include <piper/executor/tensor_bytes.h>
 #include <piper/executor/tensor_device_operations.h>
 #include <piper/nn/host_read.h>
+#include <piper/nn/product.h>
 #include <piper/optim/parameter_share.h>
 #include <piper/schedule/migration.h>
 #include <piper/schedule/rank_chunks.h>
@@ -76,6 +77,8 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, execu
       device_transport_(device_transport),
       layout_(run.strategy),
       at_(layout_.coordinates(rank_)) {
+  nn::open_product_library(device_);
+  if (!device_.is_cpu() && hooks_.opened) hooks_.opened();
   if (!device_.is_cpu() && device_transport_ == nullptr) {
     device_memory_ = executor::make_tensor_device_operations(device_);
     own_device_transport_ =
@@ -428,7 +431,8 @@ void RankTrainer::balance() {
       moved = own.weights;
       fewer = fewer.narrow(0, own.first, moved.numel());
     }
-    moved.add_(fewer.to(moved.options()), run_.options.bias_update);
+    moved.add_(nn::put_on_device(fewer.to(moved.dtype()), moved.device()),
+               run_.options.bias_update);
   }
 }
 

@@ -110,7 +110,7 @@ class Run {
   void rank_main(comm::Transport& transport);
   void train_rank(comm::Transport& transport, Whereabouts& here);
   RankMemory memory_of(Rank rank) const;
-  RankHooks rank_hooks(Rank rank, Whereabouts& here);
+  RankHooks rank_hooks(comm::Transport& transport, Whereabouts& here);
   bool check_speed(int64_t number, comm::Transport& transport);
   double validate(RankTrainer& trainer, int64_t number);
   checkpoint::TrainState state_after(int64_t number, const balance::Placements& placements,
@@ -122,7 +122,8 @@ class Run {
   schedule::StepGraph step_;
   std::optional<schedule::StepGraph> evaluation_;  // where the run validates
   RunShared shared_;
-  comm::LocalWorld own_world_;  // when the request brings none
+  std::vector<int64_t> held_at_start_;  // by device (rank_memory.h); read after a barrier
+  comm::LocalWorld own_world_;          // when the request brings none
   const RunContext context_;
   StartingPoint start_;
   RunFolder folder_;  // process 0's
@@ -252,6 +253,7 @@ void Run::make_prediction() {
 }
 
 void Run::train_all_ranks() {
+  held_at_start_.assign(shared_.devices.size(), 0);
   try {
     comm::run_ranks(context_.world, [this](comm::Transport& transport) { rank_main(transport); });
   } catch (const std::exception& error) {
@@ -306,7 +308,8 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
       for (const comm::CountedBytes& of : counted_on_device->take()) bytes.push_back(of);
     return bytes;
   };
-  RankTrainer trainer(shared_, counted, *cores_, rank_hooks(rank, here), counted_on_device.get());
+  RankTrainer trainer(shared_, counted, *cores_, rank_hooks(transport, here),
+                      counted_on_device.get());
   here.held = held_state(trainer, memory.live_bytes());
   start_.load(trainer, fmt::format("rank {} on {}", rank.value,
                                    hosts_[static_cast<size_t>(context_.world.process())]));
@@ -377,17 +380,29 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
 }
 
 RankMemory Run::memory_of(Rank rank) const {
-  const auto num_devices = std::max<int64_t>(1, std::ssize(shared_.devices));
-  return {rank, shared_.device_of(rank), std::max<int64_t>(1, context_.world.size() / num_devices)};
+  if (shared_.devices.empty()) return {rank, at::Device(at::kCPU), 1, nullptr};
+  const auto num_devices = std::ssize(shared_.devices);
+  return {rank, shared_.device_of(rank), std::max<int64_t>(1, context_.world.size() / num_devices),
+          &held_at_start_[rank.index() % shared_.devices.size()]};
 }
 
-RankHooks Run::rank_hooks(Rank rank, Whereabouts& here) {
+RankHooks Run::rank_hooks(comm::Transport& transport, Whereabouts& here) {
+  const Rank rank = transport.rank();
   return {.live_bytes = [memory = memory_of(rank)] { return memory.live_bytes(); },
           .note =
               [this, rank, &here](int64_t step, const std::string& operation) {
                 here.step = step;
                 here.task = operation;
                 if (!context_.is_alone()) context_.world.note(rank, step, operation);
+              },
+          .opened =
+              [this, rank, &transport] {
+                const double timeout = request_.options.timeout_seconds;
+                barrier(transport, kOpenedKeys, timeout);
+                const auto device = static_cast<size_t>(rank.value);
+                if (device < shared_.devices.size())
+                  held_at_start_[device] = held_bytes(shared_.devices[device]);
+                barrier(transport, kOpenedKeys + 1, timeout);
               }};
 }
 

@@ -2,10 +2,11 @@
 """A training step of a whole mixture model on one device: `piper train` against transformers with torch.optim.AdamW (fused), as it is and under
 torch.compile. In bf16 Piper keeps fp32 masters, and so do they: fp32 weights under autocast. Their weights in bf16 alone (half of the optimizer's
 bytes, and another result) are timed too and are not what the ratio is to. First Piper runs, then each of the others, on weights drawn at random and
-windows of the same text; medians of the steps behind the first few. A form's seconds include its compilation and its steps.
+windows of the same text; medians of the steps behind the first few. Forms that the seconds do not suffice for, compilation and steps, are named
+with that reason.
 
-usage: step_device.py PIPER DEVICE fp32|bf16 CLUSTER CONFIG SEQUENCE MICRO_BATCH BATCH STEPS [SECONDS_A_FORM]; prints JSON. Without transformers the
-ratio is null."""
+usage: step_device.py PIPER DEVICE fp32|bf16 CLUSTER CONFIG SEQUENCE MICRO_BATCH BATCH STEPS [SECONDS]; prints JSON. Without transformers the ratio is
+null."""
 import contextlib
 import gc
 import json
@@ -21,7 +22,8 @@ import torch
 
 PIPER, DEVICE, PRECISION, CLUSTER, CONFIG = sys.argv[1:6]
 SEQUENCE, MICRO_BATCH, BATCH, STEPS = map(int, sys.argv[6:10])
-SECONDS_A_FORM = int(sys.argv[10]) if len(sys.argv) > 10 else 90
+END = time.monotonic() + (float(sys.argv[10]) if len(sys.argv) > 10 else 600)
+LEAST_SECONDS = 20  # that a form gets where there are as many
 WARM_STEPS = 3
 
 
@@ -40,7 +42,7 @@ def piper(folder):
     run = folder / "run"
     done = subprocess.run([PIPER, "train", "--model", CONFIG, "--data", text, "--cluster", CLUSTER, "--device", DEVICE, "--precision", PRECISION, "--pp", "1", "--dp", "1",
                            "--sequence", str(SEQUENCE), "--global-batch", str(BATCH), "--micro-batch", str(MICRO_BATCH), "--steps", str(STEPS + WARM_STEPS), "--clip-norm", "0",
-                           "--run", run, "--json"], capture_output=True, text=True)
+                           "--run", run, "--json"], capture_output=True, text=True, timeout=max(1, END - time.monotonic()))
     if done.returncode:
         sys.exit(f"piper train ended with {done.returncode}: {done.stderr[-500:]}")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][WARM_STEPS:]
@@ -89,20 +91,23 @@ class Opponent:
 
 
 def too_long(*_):
-    raise TimeoutError(f"not ready within {SECONDS_A_FORM} s")
+    raise TimeoutError("not ready in time")
 
 
 def opponents():
     """(milliseconds by name, why others have none)"""
     found, failed = {}, {}
-    forms = [(backend, torch.float32, compiled) for backend in ("eager", "grouped_mm") for compiled in (False, True)]
+    forms = [(backend, torch.float32, compiled) for compiled in (False, True) for backend in ("grouped_mm", "eager")]
     if PRECISION == "bf16":
         forms += [("grouped_mm", torch.bfloat16, compiled) for compiled in (False, True)]
     signal.signal(signal.SIGALRM, too_long)
     for backend, dtype, compiled in forms:
         name = f"transformers {backend}{', compiled' if compiled else ''}{', weights in bf16 alone' if dtype == torch.bfloat16 else ''}"
-        signal.alarm(SECONDS_A_FORM)
+        left = END - time.monotonic()
         try:
+            if left < 1:
+                too_long()
+            signal.alarm(int(max(1, min(left, max(LEAST_SECONDS, left / 2)))))
             found[name] = Opponent(backend, dtype, compiled).milliseconds()
         except Exception as error:  # a back end that this device or type has not, or a compiler's
             failed[name] = f"{type(error).__name__}: {str(error)[:150]}"

@@ -679,7 +679,7 @@ at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
 }
 
 // To and from the host, and on the device.
-at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   if (is_here(from) && !is_here(to)) {
     const at::Tensor source = inside(from);
     machine().put("copy to the host", {range_of(from, false)}, [] {});
@@ -695,6 +695,10 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
   } else {  // the host may change its own at once
     machine().put("copy from the host", {range_of(to, true)},
                   [source = from.clone(), target] { at::Tensor(target).copy_(source); });
+  }
+  if (!is_here(from) && !non_blocking) {  // as CUDA's of memory that is not pinned
+    machine().count_read();
+    machine().synchronize(current_stream);
   }
   return to;
 }

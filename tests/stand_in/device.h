@@ -35,7 +35,8 @@ void begin(Mode mode, uint64_t seed = 1);
 // Runs everything that is left.
 void finish();
 
-// How often the host waited for a stream to read what it computes.
+// How often the host waited for a stream: to read what it computes, or because it copied to it
+// without saying that it need not wait.
 int64_t num_host_reads();
 // Operations that ran, those that found no kernel for shapes alone and so waited among them.
 int64_t num_operations();

@@ -409,6 +409,14 @@ void adamw_rounded(Stream stream, float* w, const float* gradient, float* m, flo
   adamw_of(stream, w, gradient, m, v, rounded, n, scalars);
 }
 
+template <class T>
+void fill_normal(Stream stream, T* target, int64_t count, PartPlaces places, uint64_t seed,
+                 uint64_t hashed_name, double range) {
+  each(stream, "fill_normal", count, [=] __device__(int64_t i) {
+    target[i] = normal_at<T>(static_cast<uint64_t>(places.of(i)), seed, hashed_name, range);
+  });
+}
+
 #define PIPER_INSTANTIATE(T)                                                                       \
   template void rms_norm(Stream, Rows<const T>, const T*, double, Rows<T>);                        \
   template void rms_norm_backward(Stream, Rows<T>, Rows<const T>, const T*, double, Main<T>*,      \
@@ -425,7 +433,9 @@ void adamw_rounded(Stream stream, float* w, const float* gradient, float* m, flo
                       int64_t, int64_t);                                                           \
   template void merge_backward(Stream, const T*, const T*, const Main<T>*, const int32_t*, T*,     \
                                Main<T>*, RowRange, int64_t, int64_t, int64_t);                     \
-  template void cross_entropy(Stream, T*, const int64_t*, double*, int64_t, int64_t, bool, double);
+  template void cross_entropy(Stream, T*, const int64_t*, double*, int64_t, int64_t, bool,         \
+                              double);                                                             \
+  template void fill_normal(Stream, T*, int64_t, PartPlaces, uint64_t, uint64_t, double);
 PIPER_INSTANTIATE(float)
 PIPER_INSTANTIATE(double)
 PIPER_INSTANTIATE(c10::BFloat16)

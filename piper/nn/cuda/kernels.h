@@ -9,6 +9,7 @@
 #pragma once
 
 #include <piper/nn/kernels.h>
+#include <piper/nn/tensor_part.h>
 
 #include <cstdint>
 
@@ -73,5 +74,10 @@ void adamw(Stream stream, T* w, const T* gradient, T* m, T* v, int64_t n,
            const AdamWScalars<T>& scalars);
 void adamw_rounded(Stream stream, float* w, const float* gradient, float* m, float* v,
                    c10::BFloat16* rounded, int64_t n, const AdamWScalars<float>& scalars);
+
+// target[i], i < count, := the element of a tensor of normals that lies at places.of(i) (init.h).
+template <class T>
+void fill_normal(Stream stream, T* target, int64_t count, PartPlaces places, uint64_t seed,
+                 uint64_t hashed_name, double range);
 
 }  // namespace piper::nn::cuda

@@ -3,6 +3,7 @@
 // built; scripts/gpu_check asks for it.
 #include <ATen/Context.h>
 #include <doctest/doctest.h>
+#include <piper/nn/init.h>
 #include <piper/nn/tensor_ops.h>
 #include <tests/switches.h>
 
@@ -90,6 +91,25 @@ void check_width(int64_t rows, int64_t width, at::ScalarType dtype) {
   check("cross-entropy", {random({rows, width})},
         [&](auto& t) { losses[which++] = cross_entropy_(t[0], target, true, 0.5).read(); });
   CHECK(losses[0] == doctest::Approx(losses[1]).epsilon(tolerance(dtype)));
+}
+
+TEST_CASE("kernels of a CUDA device draw the processor's initial weights") {
+  if (!has_device()) {
+    piper::testing::skip_case("no CUDA device, or no kernels for one were built");
+    return;
+  }
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16})
+    for (const bool has_gaps : {false, true}) {
+      const auto drawn = [&](const at::Device& device) {
+        at::Tensor to = at::zeros({6, 14}, at::TensorOptions(device).dtype(dtype));
+        if (has_gaps) to = to.narrow(1, 3, 7);
+        fill_normal(to, 5, "w", 0.02);
+        fill_normal(to.narrow(0, 2, 3), 5, "w", 0.02, part_along({3, 40}, 1, 5, to.size(1)));
+        return to;
+      };
+      const double most = dtype == at::kBFloat16 ? 1e-2 : dtype == at::kFloat ? 1e-6 : 1e-13;
+      CHECK(error(drawn(cuda_device()), drawn(at::kCPU)) <= most);
+    }
 }
 
 TEST_CASE("kernels of a CUDA device compute what the compositions do there") {

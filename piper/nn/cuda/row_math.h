@@ -14,17 +14,13 @@
 // of a call with N > 1 begin at multiples of N elements, and their width is one.
 #pragma once
 
+#include <piper/nn/cuda/host_device.h>
 #include <piper/nn/kernels.h>
+#include <piper/nn/normal.h>
 
 #include <cmath>
 #include <cstdint>
 #include <limits>
-
-#ifdef __CUDACC__
-#define PIPER_EVERYWHERE __host__ __device__ __forceinline__
-#else
-#define PIPER_EVERYWHERE inline
-#endif
 
 namespace piper::nn::cuda {
 
@@ -285,6 +281,13 @@ PIPER_EVERYWHERE double cross_entropy_row(const Team& team, T* logits, int64_t t
       store<N>(logits, p, at);
     });
   return loss;
+}
+
+// Element `at` of the whole tensor (init.h).
+template <class T>
+PIPER_EVERYWHERE T normal_at(uint64_t at, uint64_t seed, uint64_t hashed_name, double range) {
+  const double value = range * normal_pair(seed, hashed_name, at / 2)[at % 2];
+  return static_cast<T>(static_cast<Main<T>>(value));
 }
 
 // Pack `i` of the parameters; `rounded` (null without) takes the new weights in bf16.

@@ -2,6 +2,7 @@
 // the CPU's kernels and the compositions: in fp64, fp32 and bf16, with packs and without.
 #include <doctest/doctest.h>
 #include <piper/nn/cuda/row_math.h>
+#include <piper/nn/init.h>
 #include <piper/nn/tensor_ops.h>
 
 #include <algorithm>
@@ -78,6 +79,19 @@ void in_every_form(F f) {
 
 constexpr Loop kTeam;
 constexpr int64_t kWidth = 48, kRows = 7;
+
+TEST_CASE("a device's initial weights are the processor's, bit for bit") {
+  const TensorPart part = part_along({6, 9}, 1, 3, 5);
+  in_every_form([&]<class T, int N>(T, std::integral_constant<int, N>) {
+    const at::Tensor expected = at::empty({6, 5}, type_of<T>());
+    fill_normal(expected, 7, "w", 0.02, part);
+    at::Tensor made = at::empty_like(expected);
+    for (int64_t i = 0; i < made.numel(); ++i)
+      made.data_ptr<T>()[i] =
+          cuda::normal_at<T>(static_cast<uint64_t>(places_of(part).of(i)), 7, name_hash("w"), 0.02);
+    CHECK(at::equal(made, expected));
+  });
+}
 
 TEST_CASE("the norm's rows and their backward, in strips") {
   in_every_form([]<class T, int N>(T, std::integral_constant<int, N>) {
