@@ -449,7 +449,7 @@ class ModelStage final : public Stage {
       const model::Attention& plain = block.attention.shape;
       FusedShape shape{.dtype = options_.dtype};
       shape.key_width = is_latent ? latent.nope_head_dim + latent.rope_head_dim : plain.head_dim;
-      shape.value_width = is_latent ? latent.value_head_dim : plain.head_dim;
+      shape.value_width = shape.key_width;  // latent attention's values are padded to it
       if (!is_latent) shape.queries_per_key = plain.num_heads / plain.num_kv_heads;
       try_fused_attention(options_.device, shape);
       if (block.experts.gate_up != nullptr) try_grouped_products(options_.device, options_.dtype);

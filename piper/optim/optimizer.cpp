@@ -71,11 +71,21 @@ bool update_rounded_on_cuda(const at::Tensor& master, const at::Tensor& g, const
   return false;
 }
 
+// In one pass, without a copy in fp64.
+nn::Amount squares_on_cuda(const at::Tensor& x) {
+  const at::Tensor parts = at::empty({nn::cuda::kSquareParts}, x.options().dtype(at::kDouble));
+  if constexpr (nn::cuda::kBuilt)
+    nn::cuda::sum_of_squares(nn::cuda::Place(x).stream(), x.const_data_ptr<float>(), x.numel(),
+                             parts.data_ptr<double>());
+  return nn::Amount(parts.sum());
+}
+
 nn::Amount squares_of(const at::Tensor& x) {
   if (is_plain(x, at::kFloat))
     return nn::kernels::sum_of_squares(x.const_data_ptr<float>(), x.numel());
   if (is_plain(x, at::kDouble))
     return nn::kernels::sum_of_squares(x.const_data_ptr<double>(), x.numel());
+  if (x.numel() > 0 && is_plain_on_cuda(x, at::kFloat)) return squares_on_cuda(x);
   return nn::Amount(x.to(at::kDouble).square().sum());
 }
 

@@ -45,6 +45,7 @@ std::vector<at::Device> parse_devices(const std::string& text) {
       throw refuse(fmt::format(", which names device {} twice", number));
     indices.push_back(std::stoi(number));
   }
+  if (indices.empty()) throw refuse("; allowed: cpu, cuda, cuda:N, cuda:N,M");
   if (!c10::impl::hasDeviceGuardImpl(at::kCUDA))
     throw refuse(fmt::format(
         ", but the libtorch that this program was built with ({}) has no CUDA; allowed here: cpu "

@@ -10,25 +10,49 @@
 namespace piper::profile {
 namespace {
 
-const std::vector<double> kGemmRows = {8, 32, 128, 512, 2048};
-const std::vector<double> kGemmOut = {32, 128, 512, 2048};
-const std::vector<double> kGemmIn = {32, 128, 512, 2048};
-const std::vector<double> kSequences = {64, 256, 1024};
-const std::vector<double> kHeadSizes = {32, 64, 128};
-const std::vector<double> kWorkingSets = {16e3, 64e3, 256e3, 1e6, 4e6, 16e6, 64e6};
-constexpr int64_t kAttentionHeads = 4;
-constexpr int64_t kHandful = 8, kExponentials = 100000;
-constexpr int64_t kOptimizerParameters = 4'000'000;  // 64 MB a rank, which no cache keeps
-constexpr double kOptimizerBytes = 7 * 4;            // g, m, v and w read; m, v and w written
+struct Sizes {
+  std::vector<double> gemm_rows, gemm_out, gemm_in, sequences, head_sizes, working_sets;
+  int64_t heads;
+  int64_t tokens;  // of attention: as many sequences as make them up, one at least
+  int64_t exponentials;
+  int64_t optimizer_parameters;  // whose states no cache keeps
+};
+const Sizes kOnProcessor{.gemm_rows = {8, 32, 128, 512, 2048},
+                         .gemm_out = {32, 128, 512, 2048},
+                         .gemm_in = {32, 128, 512, 2048},
+                         .sequences = {64, 256, 1024},
+                         .head_sizes = {32, 64, 128},
+                         .working_sets = {16e3, 64e3, 256e3, 1e6, 4e6, 16e6, 64e6},
+                         .heads = 4,
+                         .tokens = 1,
+                         .exponentials = 100'000,
+                         .optimizer_parameters = 4'000'000};
+// So large that they fill an accelerator.
+const Sizes kOnDevice{.gemm_rows = {8, 32, 128, 512, 2048, 8192},
+                      .gemm_out = {32, 128, 512, 2048, 8192},
+                      .gemm_in = {32, 128, 512, 2048, 8192},
+                      .sequences = {64, 256, 1024, 4096},
+                      .head_sizes = {32, 64, 128},
+                      .working_sets = {64e3, 1e6, 4e6, 16e6, 64e6, 256e6, 1e9},
+                      .heads = 16,
+                      .tokens = 8192,
+                      .exponentials = 64'000'000,
+                      .optimizer_parameters = 64'000'000};
+const Sizes& sizes_on(const BenchDevice& device) {
+  return device.is_cpu() ? kOnProcessor : kOnDevice;
+}
+constexpr int64_t kHandful = 8;
+constexpr double kOptimizerBytes = 7 * 4;  // g, m, v and w read; m, v and w written
 constexpr int64_t kResidualElements = int64_t{1} << 20;
 
 int64_t whole(double value) { return static_cast<int64_t>(value); }
 
 BenchCurve gemm_curve(const std::string& suffix, const OperandsOn& on) {
   BenchCurve curve{"gemm" + suffix, "flops", {"m", "n", "k"}, {}};
-  for (const double m : kGemmRows)
-    for (const double n : kGemmOut)
-      for (const double k : kGemmIn)
+  const Sizes& sizes = sizes_on(on.device);
+  for (const double m : sizes.gemm_rows)
+    for (const double n : sizes.gemm_out)
+      for (const double k : sizes.gemm_in)
         curve.points.push_back({{m, n, k}, 2 * m * n * k, gemm(whole(m), whole(n), whole(k), on)});
   return curve;
 }
@@ -38,12 +62,14 @@ BenchCurve attention_curve(const std::string& suffix, bool backward, const Opera
                    "flops",
                    {"sequence", "head_dim"},
                    {}};
-  for (const double sequence : kSequences)
-    for (const double head : kHeadSizes) {
-      const AttentionShape shape{.sequence = whole(sequence),
-                                 .heads = kAttentionHeads,
+  const Sizes& sizes = sizes_on(on.device);
+  for (const double sequence : sizes.sequences)
+    for (const double head : sizes.head_sizes) {
+      const AttentionShape shape{.batch = std::max<int64_t>(1, sizes.tokens / whole(sequence)),
+                                 .sequence = whole(sequence),
+                                 .heads = sizes.heads,
                                  .head_dim = whole(head),
-                                 .kv_heads = kAttentionHeads};
+                                 .kv_heads = sizes.heads};
       curve.points.push_back(
           {{sequence, head}, shape.flops(backward), attention(shape, backward, on)});
     }
@@ -76,17 +102,22 @@ const cluster::CurvePoint& only_point(const std::vector<cluster::Curve>& measure
   return curve->points.front();
 }
 
+double elements_per_second(const cluster::CurvePoint& point) {
+  return point.at.front() / point.timing.seconds;
+}
+
 }  // namespace
 
 std::vector<BenchCurve> price_curves(strategy::Precision precision, const BenchDevice& device) {
   const OperandsOn on{device, executor::scalar_type(precision)};
   const std::string suffix = std::string(".") + strategy::name(precision);
   const auto element_bytes = static_cast<double>(at::elementSize(on.dtype));
+  const Sizes& sizes = sizes_on(device);
   std::vector<BenchCurve> curves = {gemm_curve(suffix, on), attention_curve(suffix, false, on),
                                     attention_curve(suffix, true, on)};
   BenchCurve element_wise{"element_wise" + suffix, "bytes", {"bytes"}, {}};
   BenchCurve copy{"copy" + suffix, "bytes", {"bytes"}, {}};
-  for (const double bytes : kWorkingSets) {
+  for (const double bytes : sizes.working_sets) {
     element_wise.points.push_back(
         {{bytes}, bytes, multiply_elements(whole(bytes / 3 / element_bytes), on)});
     copy.points.push_back({{bytes}, bytes, copy_bytes(whole(bytes), device, device)});
@@ -102,10 +133,11 @@ std::vector<BenchCurve> price_curves(strategy::Precision precision, const BenchD
   };
   single("operation", "bytes", kHandful, 3 * kHandful * element_bytes,
          multiply_elements(kHandful, on));
-  single("exponential", "bytes", kExponentials, 2 * kExponentials * element_bytes,
-         silu(kExponentials, on));
-  single("optimizer", "bytes", kOptimizerParameters, kOptimizerParameters * kOptimizerBytes,
-         adamw(kOptimizerParameters, device));
+  single("exponential", "bytes", sizes.exponentials,
+         2 * static_cast<double>(sizes.exponentials) * element_bytes, silu(sizes.exponentials, on));
+  single("optimizer", "bytes", sizes.optimizer_parameters,
+         static_cast<double>(sizes.optimizer_parameters) * kOptimizerBytes,
+         adamw(sizes.optimizer_parameters, device));
   single("residuals", "bytes", kResidualElements, 2 * kResidualElements * element_bytes,
          find_residuals(kResidualElements, on));
   return curves;
@@ -125,7 +157,7 @@ void fill_prices(const std::vector<cluster::Curve>& measured, strategy::Precisio
   cluster.memory_bytes_per_second = cluster.element_wise.rate.back();
   cluster.fixed_task_seconds = only_point(measured, "operation" + suffix).timing.seconds;
   cluster.numbers["exponential_elements_per_second"] =
-      kExponentials / only_point(measured, "exponential" + suffix).timing.seconds;
+      elements_per_second(only_point(measured, "exponential" + suffix));
   cluster.numbers["optimizer_bytes_per_second"] = only_point(measured, "optimizer" + suffix).rate();
   cluster.numbers[cost::kResidualRateName] =
       kResidualElements / only_point(measured, "residuals" + suffix).timing.seconds;

@@ -148,10 +148,12 @@ std::vector<double> time_calls(const std::function<void()>& call, const cluster:
     return (executor::now_seconds() - before) / static_cast<double>(repeats);
   };
   const double start = executor::now_seconds();
-  const double first = timed(1);  // first touch, thread-local state of the BLAS
-  const int64_t repeats =
-      device.is_cpu() ? 1
-                      : std::clamp<int64_t>(std::llround(kShortestDeviceSample / first), 1, 1000);
+  timed(1);  // first touch, thread-local state of the BLAS
+  // A device's first call loads its code: the second says how long one takes.
+  const auto repeats_on_device = [&] {
+    return std::clamp<int64_t>(std::llround(kShortestDeviceSample / timed(1)), 1, 1000);
+  };
+  const int64_t repeats = device.is_cpu() ? 1 : repeats_on_device();
   cluster::Sampler sampler(rule);
   while (!sampler.done(executor::now_seconds() - start)) sampler.add(timed(repeats));
   return sampler.samples();

@@ -300,9 +300,12 @@ TEST_CASE("fused kernels are tried before they compute, and one that is wrong ne
   }
   const nn::FusedShape exact{.dtype = at::kDouble, .key_width = 24, .value_width = 24};
   CHECK(nn::try_fused_attention(device, exact) == nn::FusedAttention::kNone);
-  const int64_t before = stand_in::num_fused_attentions();
-  on_device(make_case(small_model(), mesh_of(1, 1, 1)), 1);
-  CHECK(stand_in::num_fused_attentions() > before + 8);
+  for (const model::Model& model : {small_model(), deepseek_like()}) {
+    CAPTURE(model.name);
+    const int64_t before = stand_in::num_fused_attentions();
+    on_device(make_case(model, mesh_of(1, 1, 1)), 1);
+    CHECK(stand_in::num_fused_attentions() > before + 8);
+  }
   check_no_races();
 }
 

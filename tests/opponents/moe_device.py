@@ -66,7 +66,10 @@ class Transformers:
         from transformers.models.mixtral.modeling_mixtral import MixtralRMSNorm, MixtralSparseMoeBlock
         config = MixtralConfig(hidden_size=HIDDEN, intermediate_size=FFN, num_local_experts=EXPERTS, num_experts_per_tok=TOP_K, num_hidden_layers=1)
         config._experts_implementation = backend
-        self.modules = torch.nn.ModuleList([MixtralRMSNorm(HIDDEN), MixtralSparseMoeBlock(config)]).to(DEVICE, DTYPE)
+        torch.set_default_dtype(DTYPE)
+        with torch.device(DEVICE):
+            self.modules = torch.nn.ModuleList([MixtralRMSNorm(HIDDEN), MixtralSparseMoeBlock(config)])
+        torch.set_default_dtype(torch.float32)
         with torch.no_grad():
             for parameter in self.modules.parameters():
                 torch.nn.init.normal_(parameter, 0.0, 0.02)

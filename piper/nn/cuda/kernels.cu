@@ -11,7 +11,8 @@
 namespace piper::nn::cuda {
 namespace {
 
-constexpr int kWarp = 32, kBlock = 256, kLargeBlock = 1024;
+constexpr int kWarp = 32, kBlock = 256, kLargeBlock = 1024, kStripWarps = 16;
+static_assert(kNormStrips % kStripWarps == 0);
 // Packs of N elements of a row that a thread keeps sums of, in registers.
 template <int N>
 constexpr int kPacksOfThread = N == 1 ? 8 : 4;
@@ -193,10 +194,27 @@ void norm_rows_backward(Stream stream, Rows<T> g, Rows<const T> x, const T* weig
                      });
 }
 
+// A warp's columns, whose strips the block's warps share.
+template <class M>
+__global__ void __launch_bounds__(kWarp* kStripWarps)
+    run_strips(const M* strips, int64_t width, double beta, M* gradient) {
+  __shared__ M of_warp[kStripWarps][kWarp];
+  const int64_t d = int64_t{blockIdx.x} * kWarp + threadIdx.x;
+  constexpr int64_t kEach = kNormStrips / kStripWarps;
+  of_warp[threadIdx.y][threadIdx.x] =
+      d < width ? sum_of_strips(d, strips + threadIdx.y * kEach * width, kEach, width) : M(0);
+  __syncthreads();
+  if (threadIdx.y != 0 || d >= width) return;
+  M sum = beta == 0 ? M(0) : gradient[d];
+  for (int warp = 0; warp < kStripWarps; ++warp) sum += of_warp[warp][threadIdx.x];
+  gradient[d] = sum;
+}
+
 template <class M>
 void add_strips(Stream stream, const M* strips, int64_t width, double beta, M* gradient) {
-  each(stream, "rms_norm_backward", width,
-       [=] __device__(int64_t d) { add_strips_at(d, strips, kNormStrips, width, beta, gradient); });
+  run_strips<<<static_cast<unsigned>((width + kWarp - 1) / kWarp), dim3(kWarp, kStripWarps), 0,
+               static_cast<cudaStream_t>(stream)>>>(strips, width, beta, gradient);
+  check_launch("rms_norm_backward");
 }
 
 template <int N, class T>
@@ -261,6 +279,15 @@ void all_adamw(Stream stream, T* w, const T* gradient, T* m, T* v, c10::BFloat16
                int64_t n, AdamWScalars<T> s) {
   each(stream, "adamw", n / N,
        [=] __device__(int64_t i) { adamw_at<N>(i, w, gradient, m, v, rounded, s); });
+}
+
+template <int N>
+void all_squares(Stream stream, const float* x, int64_t packs, double* parts) {
+  each_row<kBlock>(stream, "sum_of_squares", kSquareParts,
+                   [=] __device__(const Team<kBlock>& team, int64_t part) {
+                     const double sum = squares_of_part<N>(team, x, packs, part, kSquareParts);
+                     if (team.is_first()) parts[part] = sum;
+                   });
 }
 
 template <class T>
@@ -407,6 +434,13 @@ void adamw(Stream stream, T* w, const T* gradient, T* m, T* v, int64_t n,
 void adamw_rounded(Stream stream, float* w, const float* gradient, float* m, float* v,
                    c10::BFloat16* rounded, int64_t n, const AdamWScalars<float>& scalars) {
   adamw_of(stream, w, gradient, m, v, rounded, n, scalars);
+}
+
+void sum_of_squares(Stream stream, const float* x, int64_t n, double* parts) {
+  by_pack<float>(n % kWidest<float> == 0 && is_aligned({x}), [&](auto pack) {
+    constexpr int kElements = decltype(pack)::n;
+    all_squares<kElements>(stream, x, n / kElements, parts);
+  });
 }
 
 template <class T>

@@ -75,6 +75,9 @@ void adamw(Stream stream, T* w, const T* gradient, T* m, T* v, int64_t n,
 void adamw_rounded(Stream stream, float* w, const float* gradient, float* m, float* v,
                    c10::BFloat16* rounded, int64_t n, const AdamWScalars<float>& scalars);
 
+// parts[p] := the sum of squares of a part of x's n elements, added in fp64; all parts make up x.
+inline constexpr int64_t kSquareParts = 1024;
+void sum_of_squares(Stream stream, const float* x, int64_t n, double* parts);
 // target[i], i < count, := the element of a tensor of normals that lies at places.of(i) (init.h).
 template <class T>
 void fill_normal(Stream stream, T* target, int64_t count, PartPlaces places, uint64_t seed,

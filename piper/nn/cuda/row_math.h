@@ -29,6 +29,20 @@ using kernels::Main;
 using kernels::RowRange;
 using kernels::Rows;
 
+// i = quotient * n + remainder; i and n are not negative. Of 32 bits where they suffice: devices have
+// no instruction for a division of 64.
+struct Division {
+  int64_t quotient, remainder;
+};
+PIPER_EVERYWHERE Division divide(int64_t i, int64_t n) {
+  if (((i | n) >> 32) == 0) {
+    const auto of = static_cast<uint32_t>(i), by = static_cast<uint32_t>(n);
+    const uint32_t quotient = of / by;
+    return {quotient, of - quotient * by};
+  }
+  return {i / n, i % n};
+}
+
 template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T at[N];
@@ -103,13 +117,12 @@ PIPER_EVERYWHERE void norm_row_backward(const Team& team, T* g, const T* x, cons
   });
 }
 
-// Column d of what the strips of rows have summed: gradient = beta gradient + their sum.
+// Column d of what strips of rows have summed.
 template <class M>
-PIPER_EVERYWHERE void add_strips_at(int64_t d, const M* strips, int64_t num_strips, int64_t width,
-                                    double beta, M* gradient) {
-  M sum = beta == 0 ? M(0) : gradient[d];
+PIPER_EVERYWHERE M sum_of_strips(int64_t d, const M* strips, int64_t num_strips, int64_t width) {
+  M sum = 0;
   for (int64_t strip = 0; strip < num_strips; ++strip) sum += strips[strip * width + d];
-  gradient[d] = sum;
+  return sum;
 }
 
 // Pair `i` among all rows' `half` pairs turns by the angle of its row's position.
@@ -118,11 +131,12 @@ PIPER_EVERYWHERE void rotate_at(int64_t i, const Rows<T>& x, const Main<T>* cosi
                                 const Main<T>* sine, int64_t sequence, int64_t half,
                                 Main<T> direction, bool interleaved) {
   using M = Main<T>;
-  const int64_t d = i % half, row = i / half, first = row / x.n1;
-  T* head = x.row(first, row % x.n1);
+  const auto [row, d] = divide(i, half);
+  const auto [first, head_of_row] = divide(row, x.n1);
+  T* head = x.row(first, head_of_row);
   T* low = head + (interleaved ? 2 * d : d);
   T* high = interleaved ? low + 1 : low + half;
-  const int64_t angle = (first % sequence) * half + d;
+  const int64_t angle = divide(first, sequence).remainder * half + d;
   const M a = static_cast<M>(*low), b = static_cast<M>(*high);
   const M c = cosine[angle], s = direction * sine[angle];
   *low = static_cast<T>(a * c - b * s);
@@ -137,7 +151,7 @@ PIPER_EVERYWHERE M sigmoid(M x) {
 // Pack `i` among all of act [n, F]; a row of h is gate, then up.
 template <int N, class T>
 PIPER_EVERYWHERE void swiglu_at(int64_t i, const T* h, T* act, int64_t ffn) {
-  const int64_t packs = ffn / N, row = i / packs, p = i % packs;
+  const auto [row, p] = divide(i, ffn / N);
   const T* gate = h + row * 2 * ffn;
   Pack<Main<T>, N> g = load<N>(gate, p);
   const Pack<Main<T>, N> up = load<N>(gate + ffn, p);
@@ -149,7 +163,7 @@ PIPER_EVERYWHERE void swiglu_at(int64_t i, const T* h, T* act, int64_t ffn) {
 template <int N, class T>
 PIPER_EVERYWHERE void swiglu_backward_at(int64_t i, T* h, T* g_act, int64_t ffn) {
   using M = Main<T>;
-  const int64_t packs = ffn / N, row = i / packs, p = i % packs;
+  const auto [row, p] = divide(i, ffn / N);
   T* gates = h + row * 2 * ffn;
   Pack<M, N> gate = load<N>(gates, p), up = load<N>(gates + ffn, p),
              g = load<N>(g_act + row * ffn, p);
@@ -169,7 +183,7 @@ template <int N, class T>
 PIPER_EVERYWHERE void gather_row_at(int64_t i, const T* x, const int32_t* index, T* out,
                                     int64_t width) {
   using Stored = Pack<T, N>;
-  const int64_t packs = width / N, row = i / packs, p = i % packs;
+  const auto [row, p] = divide(i, width / N);
   reinterpret_cast<Stored*>(out + row * width)[p] =
       reinterpret_cast<const Stored*>(x + index[row] * width)[p];
 }
@@ -180,7 +194,7 @@ template <int N, class T>
 PIPER_EVERYWHERE void sum_rows_at(int64_t i, const T* rows, const Main<T>* weights,
                                   const int32_t* position, const T* x1, T* out, int64_t k,
                                   int64_t width) {
-  const int64_t packs = width / N, token = i / packs, p = i % packs;
+  const auto [token, p] = divide(i, width / N);
   Pack<Main<T>, N> sum{};
   for (int64_t j = 0; j < k; ++j) {
     const int64_t q = position[token * k + j];
@@ -281,6 +295,21 @@ PIPER_EVERYWHERE double cross_entropy_row(const Team& team, T* logits, int64_t t
       store<N>(logits, p, at);
     });
   return loss;
+}
+
+// The sum of squares, in fp64, of part `part` of `parts` of x's packs.
+template <int N, class Team>
+PIPER_EVERYWHERE double squares_of_part(const Team& team, const float* x, int64_t packs,
+                                        int64_t part, int64_t parts) {
+  const int64_t each = (packs + parts - 1) / parts, first = part * each;
+  const int64_t count = first >= packs ? 0 : packs - first < each ? packs - first : each;
+  return team.sum(count, [&](int64_t p) {
+    const Pack<float, N> at = load<N>(x, first + p);
+    double sum = 0;
+    for (int v = 0; v < N; ++v)
+      sum += static_cast<double>(at.at[v]) * static_cast<double>(at.at[v]);
+    return sum;
+  });
 }
 
 // Element `at` of the whole tensor (init.h).

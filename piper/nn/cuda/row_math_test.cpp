@@ -80,6 +80,29 @@ void in_every_form(F f) {
 constexpr Loop kTeam;
 constexpr int64_t kWidth = 48, kRows = 7;
 
+TEST_CASE("places are divided by 32 bits and by 64, and squares summed in parts") {
+  for (const int64_t i : {int64_t{0}, int64_t{7}, int64_t{1} << 31, (int64_t{1} << 32) - 1,
+                          int64_t{1} << 32, (int64_t{1} << 40) + 12345})
+    for (const int64_t n : {int64_t{1}, int64_t{3}, int64_t{896}, (int64_t{1} << 33) + 1}) {
+      const auto [quotient, remainder] = cuda::divide(i, n);
+      CHECK(quotient == i / n);
+      CHECK(remainder == i % n);
+    }
+  for (const int64_t n : {4, 60, 4096})
+    for (const int64_t parts : {1, 7, 32}) {
+      const at::Tensor x = wave({n}, 0.5, at::kFloat);
+      const auto* values = x.const_data_ptr<float>();
+      double in_packs = 0, one_by_one = 0;
+      for (int64_t part = 0; part < parts; ++part) {
+        in_packs += cuda::squares_of_part<4>(kTeam, values, n / 4, part, parts);
+        one_by_one += cuda::squares_of_part<1>(kTeam, values, n, part, parts);
+      }
+      const double expected = x.to(at::kDouble).square().sum().item<double>();
+      CHECK(in_packs == doctest::Approx(expected).epsilon(1e-12));
+      CHECK(one_by_one == doctest::Approx(expected).epsilon(1e-12));
+    }
+}
+
 TEST_CASE("a device's initial weights are the processor's, bit for bit") {
   const TensorPart part = part_along({6, 9}, 1, 3, 5);
   in_every_form([&]<class T, int N>(T, std::integral_constant<int, N>) {
@@ -122,7 +145,8 @@ TEST_CASE("the norm's rows and their backward, in strips") {
           cuda::store<N>(strips.data_ptr<M>() + strip * kWidth, p, sums.of[static_cast<size_t>(p)]);
       }
       for (int64_t d = 0; d < kWidth; ++d)
-        cuda::add_strips_at(d, strips.const_data_ptr<M>(), kStrips, kWidth, beta, gw.data_ptr<M>());
+        gw.data_ptr<M>()[d] = (beta == 0 ? M(0) : gw.data_ptr<M>()[d]) +
+                              cuda::sum_of_strips(d, strips.const_data_ptr<M>(), kStrips, kWidth);
       rms_norm_backward_(g_expected, x, w, 1e-5, gw_expected, beta, residual);
       CHECK(difference(g, g_expected) < tolerance<T>());
       CHECK(difference(gw, gw_expected) < tolerance<T>());
