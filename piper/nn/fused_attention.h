@@ -1,7 +1,7 @@
 // Attention by libtorch's fused kernels on accelerators: the flash kernel for bf16 (Dao 2023), and
-// the memory-efficient one for fp32 and for values that are narrower than keys, as in latent
-// attention. Neither forms the S^2 scores. Where libtorch has none that computes right, attention
-// is the plain composition.
+// the memory-efficient one for fp32 and for values that are narrower than keys (latent attention
+// pads its own to the keys' width). Neither forms the S^2 scores. Where libtorch has none that
+// computes right, attention is the plain composition.
 #pragma once
 
 #include <piper/nn/causal_attention.h>

@@ -87,6 +87,7 @@ TensorPart elements_of(const TensorPart& part, int64_t begin, int64_t end) {
 }
 
 PartPlaces places_of(const TensorPart& part) {
+  if (part.shape.empty()) return {};  // one number
   const int64_t behind = inner(part);
   return {.begin = part.begin,
           .run = std::max<int64_t>(1, part.count * behind),
@@ -96,14 +97,11 @@ PartPlaces places_of(const TensorPart& part) {
 
 std::vector<Run> runs_of(const TensorPart& part) {
   std::vector<Run> runs;
-  if (part.num_elements() == 0) return runs;
-  if (part.shape.empty()) return {{0, 0, 1}};
-  const int64_t behind = inner(part), row = part.count * behind,
-                whole_row = part.shape[static_cast<size_t>(part.dim)] * behind;
-  for (int64_t o = part.begin / row; o * row < part.end; ++o) {
-    const int64_t from = std::max(part.begin, o * row), until = std::min(part.end, (o + 1) * row);
-    const Run run{o * whole_row + part.first * behind + from - o * row, from - part.begin,
-                  until - from};
+  const PartPlaces places = places_of(part);
+  for (int64_t from = part.begin, until = 0; from < part.end; from = until) {
+    until = std::min(part.end, (from / places.run + 1) * places.run);
+    const int64_t first = from - part.begin;
+    const Run run{places.of(first), first, until - from};
     if (!runs.empty() && runs.back().whole + runs.back().count == run.whole)
       runs.back().count += run.count;
     else

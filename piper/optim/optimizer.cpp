@@ -71,7 +71,7 @@ bool update_rounded_on_cuda(const at::Tensor& master, const at::Tensor& g, const
   return false;
 }
 
-// In one pass, without a copy in fp64.
+// The kernel adds in fp64 in one pass; at:: would make a copy in fp64 first.
 nn::Amount squares_on_cuda(const at::Tensor& x) {
   const at::Tensor parts = at::empty({nn::cuda::kSquareParts}, x.options().dtype(at::kDouble));
   if constexpr (nn::cuda::kBuilt)

@@ -27,7 +27,7 @@ const Sizes kOnProcessor{.gemm_rows = {8, 32, 128, 512, 2048},
                          .tokens = 1,
                          .exponentials = 100'000,
                          .optimizer_parameters = 4'000'000};
-// So large that they fill an accelerator.
+// The largest of each fill an accelerator.
 const Sizes kOnDevice{.gemm_rows = {8, 32, 128, 512, 2048, 8192},
                       .gemm_out = {32, 128, 512, 2048, 8192},
                       .gemm_in = {32, 128, 512, 2048, 8192},

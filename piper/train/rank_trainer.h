@@ -104,7 +104,8 @@ struct LossSum {
 struct RankHooks {
   std::function<int64_t()> live_bytes;  // of this rank, for memory over time
   std::function<void(int64_t step, const std::string& operation)> note;  // before every task
-  std::function<void()> opened;  // on a device that has nothing of this rank's but its libraries'
+  // Called on a device when it holds nothing of this rank but what its libraries keep.
+  std::function<void()> opened;
 };
 
 // On a device, a rank's thread works in a stream of its own (executor::OnDevice) as long as its

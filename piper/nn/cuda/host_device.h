@@ -1,4 +1,4 @@
-// PIPER_EVERYWHERE marks functions that the host and a CUDA device compute by the same source.
+// A function marked PIPER_EVERYWHERE runs on the host and on a CUDA device, from the same source.
 #pragma once
 
 #ifdef __CUDACC__

@@ -194,7 +194,7 @@ void norm_rows_backward(Stream stream, Rows<T> g, Rows<const T> x, const T* weig
                      });
 }
 
-// A warp's columns, whose strips the block's warps share.
+// A block adds up as many columns as a warp has threads; its warps share the strips.
 template <class M>
 __global__ void __launch_bounds__(kWarp* kStripWarps)
     run_strips(const M* strips, int64_t width, double beta, M* gradient) {

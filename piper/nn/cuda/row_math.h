@@ -29,8 +29,8 @@ using kernels::Main;
 using kernels::RowRange;
 using kernels::Rows;
 
-// i = quotient * n + remainder; i and n are not negative. Of 32 bits where they suffice: devices have
-// no instruction for a division of 64.
+// i = quotient * n + remainder, for i and n that are not negative. It divides numbers of 32 bits
+// where they suffice, since CUDA devices divide those of 64 by a longer routine.
 struct Division {
   int64_t quotient, remainder;
 };
