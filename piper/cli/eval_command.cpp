@@ -55,7 +55,7 @@ strategy::Strategy strategy_of(const Flags& flags, const model::Model& model) {
 }
 
 int run(const Flags& flags) {
-  const profile::BenchDevice device = profile::parse_bench_device(flags.device);
+  const std::vector<at::Device> devices = profile::parse_devices(flags.device);
   const model::Model model = read_model(flags.weights, flags.ignore);
   const strategy::Strategy given = strategy_of(flags, model);
   const checkpoint::WeightFolder folder(flags.weights);
@@ -71,10 +71,9 @@ int run(const Flags& flags) {
   train::require_agreement(*world, "strategy", strategy::to_json(strategy).dump());
   train::require_agreement(*world, "data",
                            fmt::format("{} windows of {} tokens", flags.windows, corpus.size()));
-  std::vector<at::Device> devices;
-  if (!device.device.is_cpu()) devices.push_back(device.device);
+  const train::RankDevices placed = train::place_on_devices(*world, devices);
   const train::Evaluation result =
-      train::evaluate_on_mesh(*world, model, strategy, folder, corpus, flags.windows, devices,
+      train::evaluate_on_mesh(*world, model, strategy, folder, corpus, flags.windows, placed,
                               [&](int64_t done, int64_t) { bar.set(done); });
   if (world->process() > 0) return 0;
   bar.finish();

@@ -68,15 +68,15 @@ struct Flags {
 
 // The profile that a prediction needs, when the user named no cluster.
 cluster::Cluster profile_here(int64_t num_ranks, strategy::Precision precision,
-                              const std::vector<at::Device>& devices) {
+                              const train::RankDevices& devices) {
   profile::ProfileOptions options{
       .num_ranks = num_ranks, .budget_seconds = 5, .precisions = {precision}};
-  if (!devices.empty()) {
+  if (!devices.is_cpu()) {
     if (num_ranks > 1)
       throw InvalidInput(
           "several ranks on --device are not profiled together so far; give --cluster, such as the "
           "file of `piper profile`");
-    options.device = {devices.front()};
+    options.device = {devices.uses().front().device};
   }
   report::Progress bar({.label = "profile (no --cluster given)", .total = 100, .unit = "%"});
   options.progress = [&](const std::string& what, double part) {
@@ -227,8 +227,8 @@ std::string what_is_saved(const train::RunResult& result) {
 
 // What computes on devices, a line each; nothing on the CPU.
 std::vector<std::string> device_kernels(const train::RunRequest& request) {
-  if (request.devices.empty()) return {};
-  const at::Tensor there = at::empty({0}, request.devices.front());
+  if (request.devices.is_cpu()) return {};
+  const at::Tensor there = at::empty({0}, request.devices.uses().front().device);
   std::vector<std::string> lines{nn::has_cuda_kernels(there)
                                      ? "element-wise work: Piper's kernels"
                                      : "element-wise work: libtorch's kernels"};
@@ -243,13 +243,13 @@ int run(const Flags& flags) {
     throw InvalidInput("--resume and --fresh contradict each other; give one of them");
   const std::vector<at::Device> devices = profile::parse_devices(flags.device);
   train::RunRequest request = model_and_strategy(flags);
-  if (!devices.front().is_cpu()) request.devices = devices;
   if (flags.deterministic) profile::compute_deterministically();
   set_policies(flags, request);
   const std::unique_ptr<comm::World> world = meet_processes(
       request.strategy.mesh.world(),
       {.heartbeat_seconds = flags.heartbeat_seconds, .listen_everywhere = flags.listen_everywhere});
   request.world = world.get();
+  request.devices = train::place_on_devices(*world, devices);
   complete(flags, request);
   std::optional<report::Progress> bar;
   std::vector<std::string> said;  // before the start
@@ -274,7 +274,7 @@ int run(const Flags& flags) {
   if (!check_output(what_is_saved(result))) return result.stopped ? kExitStopped : 0;
   if (flags.json) {
     Json json = result_json(result);
-    if (!request.devices.empty()) json["kernels"] = device_kernels(request);
+    if (!request.devices.is_cpu()) json["kernels"] = device_kernels(request);
     std::cout << json.dump(2) << "\n";
     return result.stopped ? kExitStopped : 0;
   }

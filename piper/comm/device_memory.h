@@ -1,5 +1,5 @@
-// A rank's memory on a device, for ranks that are threads of one process: copies, and the marks by
-// which one rank's streams wait for another's.
+// A rank's memory on a device: copies, there and to the host and back, and the marks by which one
+// rank's streams wait for another's and a thread of the host learns how far a stream is.
 //
 // Implementations: executor/tensor_device_operations.h.
 #pragma once
@@ -8,7 +8,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
+#include <string>
 
 namespace piper::comm {
 
@@ -30,6 +33,23 @@ class DeviceMemory : public DeviceOperations {
   virtual void wait(const Mark& mark) = 0;
   // Between two places on devices that do not overlap.
   virtual void copy(std::byte* target, const std::byte* source, size_t bytes) = 0;
+
+  // Memory of the host that the device copies to and from while the host goes on (pinned, where
+  // that is needed). Dropped at any time: what is in a stream keeps it.
+  class HostBytes {
+   public:
+    virtual ~HostBytes() = default;
+    virtual std::span<std::byte> bytes() = 0;
+  };
+  virtual std::shared_ptr<HostBytes> host_bytes(size_t size) = 0;
+  // All of them. What is copied to the host is there when the stream has come to a mark behind it;
+  // what is copied from it does not change before.
+  virtual void copy_to_host(HostBytes& target, const std::byte* source) = 0;
+  virtual void copy_from_host(std::byte* target, HostBytes& source) = 0;
+  // Calls once, from a thread of its own, when the stream has come to the mark, with "", or with
+  // what went wrong on the device. What has not been called when this object goes never is.
+  using Reached = std::function<void(const std::string& problem)>;
+  virtual void when_reached(std::shared_ptr<const Mark> mark, Reached call) = 0;
 };
 
 }  // namespace piper::comm

@@ -1,17 +1,25 @@
-// A rank's endpoint for buffers on a device, among ranks that are threads of one process. What
-// travels between the threads is only where the bytes are; the receiver's stream copies them:
+// A rank's endpoint for buffers on a device. Among ranks that are threads of one process only where
+// the bytes are travels between the threads; the receiver's stream copies them:
 //
 //   sender    mark in its stream, post_send    --- number of the offer --->   post_receive
 //             its stream waits for the copy    <--- nothing, copied  -----    its stream waits for the mark, copies, marks
 //
-// A request is done once the host has put all of this into the streams: nobody waits for a device.
-// Which stream that is, the calling thread says (DeviceMemory): it must be the same, or one behind
-// it, when a request is posted and when done() first says true.
+// Bytes for a rank of another process go through the memory of both hosts, over the wire that the
+// world has:
+//
+//   sender    copies to its host, marks; when the mark is reached    --- bytes --->   post_receive on its host;
+//             (a thread says so) the host sends                                       when they are there its stream copies
+//
+// A request is done once the host has put all of this into the streams (and the wire has taken the
+// bytes): no rank's thread waits for a device. Which stream that is, the calling thread says
+// (DeviceMemory): it must be the same, or one behind it, when a request is posted and when done()
+// first says true.
 #pragma once
 
 #include <piper/comm/device_memory.h>
 #include <piper/comm/transport.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -19,6 +27,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace piper::comm {
@@ -26,6 +35,12 @@ namespace piper::comm {
 // What the endpoints of a process offer each other. Thread-safe.
 class DeviceOffers {
  public:
+  // Of the ranks of this process; empty: of all.
+  explicit DeviceOffers(std::vector<Rank> ranks = {}) : ranks_(std::move(ranks)) {}
+  bool is_here(Rank rank) const {
+    return ranks_.empty() || std::ranges::find(ranks_, rank) != ranks_.end();
+  }
+
   struct Offer {
     const std::byte* source = nullptr;
     size_t size = 0;
@@ -47,6 +62,7 @@ class DeviceOffers {
   void withdraw(uint64_t number);
 
  private:
+  std::vector<Rank> ranks_;
   std::mutex mutex_;
   std::map<uint64_t, Offer> offers_;
   uint64_t next_ = 0;
@@ -54,8 +70,8 @@ class DeviceOffers {
 
 class DeviceTransport final : public Transport {
  public:
-  // `inner` (of threads of one process) and `memory` outlive it; `offers` is one object for all
-  // ranks. Parts of messages are below 2^30, or have only bit 31 besides.
+  // `inner` and `memory` outlive it; `offers` is one object for all ranks of the process. Parts of
+  // messages are below 2^30, or have only bit 31 besides.
   DeviceTransport(Transport& inner, DeviceMemory& memory, std::shared_ptr<DeviceOffers> offers);
 
   Rank rank() const override { return inner_.rank(); }

@@ -192,7 +192,7 @@ void StepExecutor::start_ready() {
 bool StepExecutor::advance() {
   for (completions_.take(completed_); !completed_.empty(); completions_.take(completed_)) {
     for (const int32_t step : completed_)
-      if (requests_[step]->done()) land(step);  // or throws
+      if (requests_[step] != nullptr && requests_[step]->done()) land(step);  // or throws
     start_ready();
   }
   // Any of them says when the transport has failed.

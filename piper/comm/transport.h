@@ -63,7 +63,8 @@ class Request {
   virtual bool done()
       const = 0;  // thread-safe, never blocks; throws CommError when the transport has failed
   // Adds `number` to `completions`, which outlive the request, once it is done or has gone wrong:
-  // now, or when that happens. At most once a request; its owner's thread.
+  // now, or when that happens. It may do so before, where done() has something to do on the way. At
+  // most once a request; its owner's thread.
   virtual void tell(Completions& completions, int32_t number) = 0;
 };
 

@@ -1,3 +1,4 @@
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -5,7 +6,13 @@
 #include <piper/executor/tensor_device_operations.h>
 #include <piper/nn/host_read.h>
 
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <iterator>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <vector>
 
 namespace piper::executor {
@@ -53,9 +60,80 @@ struct EventMark final : comm::DeviceMemory::Mark {
   c10::Event event;
 };
 
+struct TensorBytes final : comm::DeviceMemory::HostBytes {
+  explicit TensorBytes(at::Tensor tensor) : tensor(std::move(tensor)) {}
+  std::span<std::byte> bytes() override {
+    return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.numel())};
+  }
+  at::Tensor tensor;  // bytes, pinned where the device is a GPU
+};
+
+// Says when events are reached: one thread, begun with the first of them, asks them in turn.
+class EventWatch {
+ public:
+  explicit EventWatch(const at::Device& device) : device_(device) {}
+  ~EventWatch() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_ending_ = true;
+    }
+    changed_.notify_one();
+    if (thread_.joinable()) thread_.join();
+  }
+  EventWatch(const EventWatch&) = delete;
+  EventWatch& operator=(const EventWatch&) = delete;
+
+  void add(std::shared_ptr<const EventMark> mark, comm::DeviceMemory::Reached call) {
+    const std::lock_guard lock(mutex_);
+    added_.push_back({std::move(mark), std::move(call)});
+    if (!thread_.joinable()) thread_ = std::thread([this] { watch(); });
+    changed_.notify_one();
+  }
+
+ private:
+  static constexpr std::chrono::microseconds kPause{20};
+  struct Watched {
+    std::shared_ptr<const EventMark> mark;
+    comm::DeviceMemory::Reached call;
+  };
+
+  void watch() {
+    const c10::DeviceGuard guard(device_);
+    std::vector<Watched> watched;
+    std::unique_lock lock(mutex_);
+    while (true) {
+      if (watched.empty()) changed_.wait(lock, [&] { return is_ending_ || !added_.empty(); });
+      if (is_ending_) return;
+      std::ranges::move(added_, std::back_inserter(watched));
+      added_.clear();
+      lock.unlock();
+      if (std::erase_if(watched, is_over) == 0) std::this_thread::sleep_for(kPause);
+      lock.lock();
+    }
+  }
+  // Reached, or broken, and said.
+  static bool is_over(const Watched& of) {
+    std::string problem;
+    try {
+      if (!of.mark->event.query()) return false;
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+    of.call(problem);
+    return true;
+  }
+
+  at::Device device_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Watched> added_;
+  bool is_ending_ = false;
+  std::thread thread_;
+};
+
 class TensorOperations final : public comm::DeviceMemory {
  public:
-  explicit TensorOperations(const at::Device& device) : device_(device) {}
+  explicit TensorOperations(const at::Device& device) : device_(device), watch_(device) {}
 
   void add(Element element, std::byte* target, const std::byte* source, int64_t count,
            void* stream) override {
@@ -82,6 +160,26 @@ class TensorOperations final : public comm::DeviceMemory {
   void copy(std::byte* target, const std::byte* source, size_t bytes) override {
     const auto count = static_cast<int64_t>(bytes);
     view(target, {count}, at::kByte).copy_(view(source, {count}, at::kByte), /*non_blocking=*/true);
+  }
+
+  std::shared_ptr<HostBytes> host_bytes(size_t size) override {
+    return std::make_shared<TensorBytes>(
+        at::empty({static_cast<int64_t>(size)},
+                  at::TensorOptions().dtype(at::kByte).pinned_memory(device_.is_cuda())));
+  }
+  void copy_to_host(HostBytes& target, const std::byte* source) override {
+    const at::Tensor& to = static_cast<TensorBytes&>(target).tensor;
+    to.copy_(view(source, to.sizes(), at::kByte), /*non_blocking=*/true);
+  }
+  void copy_from_host(std::byte* target, HostBytes& source) override {
+    const at::Tensor& from = static_cast<TensorBytes&>(source).tensor;
+    view(target, from.sizes(), at::kByte).copy_(from, /*non_blocking=*/true);
+  }
+  void when_reached(std::shared_ptr<const Mark> mark, Reached call) override {
+    if (auto of = std::dynamic_pointer_cast<const EventMark>(mark))
+      watch_.add(std::move(of), std::move(call));
+    else
+      call("");  // on the CPU all is done
   }
 
  private:
@@ -153,6 +251,7 @@ class TensorOperations final : public comm::DeviceMemory {
   };
 
   at::Device device_;
+  EventWatch watch_;
 };
 
 }  // namespace

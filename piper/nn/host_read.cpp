@@ -20,8 +20,8 @@ at::Tensor put_on_device(const at::Tensor& tensor, const at::Device& device) {
   PIPER_CHECK(tensor.is_cpu(), "a tensor that is not the host's");
   if (device.is_cpu()) return tensor;
   at::Tensor from = tensor;
-  if (device.is_cuda() && !tensor.is_pinned()) {
-    from = at::empty(tensor.sizes(), tensor.options().pinned_memory(true));
+  if (!device.is_cuda() || !tensor.is_pinned()) {
+    from = at::empty(tensor.sizes(), tensor.options().pinned_memory(device.is_cuda()));
     from.copy_(tensor);
   }
   return from.to(device, /*non_blocking=*/true);

@@ -32,7 +32,7 @@ std::string resumed_choice(const StartingPoint& start, const char* key) {
 
 // Experts on devices are one product for all, in bf16, unless another was measured to be faster.
 std::string choose_grouped_products(const RunContext& run, const StartingPoint& start) {
-  if (run.request.devices.empty() || run.request.devices.front().is_cpu() ||
+  if (run.request.devices.is_cpu() ||
       run.request.strategy.precision != strategy::Precision::kBf16) {
     nn::choose_grouped_products({});
     return "";

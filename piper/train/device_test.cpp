@@ -1,21 +1,33 @@
 // Whole training steps on the tests' own device (tests/stand_in/device.h) and, where there is one,
 // on a CUDA device, held to those of the CPU.
 #include <ATen/Context.h>
+#include <fcntl.h>
+#include <piper/base/json.h>
+#include <piper/comm/launch.h>
+#include <piper/comm/network.h>
+#include <piper/comm/process_world.h>
+#include <piper/cost/example_model.h>
 #include <piper/executor/tensor_device_operations.h>
+#include <piper/model/import.h>
 #include <piper/nn/experts_grouped.h>
 #include <piper/nn/fused_attention.h>
 #include <piper/nn/host_read.h>
 #include <piper/nn/tensor_ops.h>
 #include <piper/profile/calibrate.h>
+#include <piper/report/run_files.h>
 #include <piper/train/equivalence_run.h>
+#include <piper/train/run.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <tests/stand_in/device.h>
 #include <tests/stand_in/fused_attention.h>
 #include <tests/switches.h>
+#include <tests/test_folder.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <fstream>
 #include <numeric>
 #include <random>
 #include <set>
@@ -55,19 +67,28 @@ Trained on_cpu(const Case& of, int64_t steps) {
 }
 
 Trained on(at::Device device, const Case& of, int64_t steps,
-           const std::function<void(RankTrainer&, int64_t)>& before_step = {}) {
+           const std::function<void(RankTrainer&, int64_t)>& before_step = {},
+           const std::function<void(RunShared&)>& adjust = {}) {
   at::set_num_threads(1);
   return run_training(
       of.model, of.strategy, steps, {}, 0.3, collective::apart(1),
-      [&](RunShared& shared) { shared.devices = {device}; }, before_step);
+      [&](RunShared& shared) {
+        std::vector<Rank> ranks;
+        for (int64_t r = 0; r < of.strategy.mesh.world(); ++r) ranks.emplace_back(r);
+        shared.devices = {{device}, ranks};
+        if (adjust) adjust(shared);
+      },
+      before_step);
 }
 
 Trained on_device(const Case& of, int64_t steps,
-                  const std::function<void(RankTrainer&, int64_t)>& before_step = {}) {
-  Trained trained = on(stand_in::device(), of, steps, [&](RankTrainer& trainer, int64_t number) {
+                  const std::function<void(RankTrainer&, int64_t)>& before_step = {},
+                  const std::function<void(RunShared&)>& adjust = {}) {
+  const auto before = [&](RankTrainer& trainer, int64_t number) {
     stand_in::name_thread(trainer.rank().value);
     if (before_step) before_step(trainer, number);
-  });
+  };
+  Trained trained = on(stand_in::device(), of, steps, before, adjust);
   stand_in::finish();
   return trained;
 }
@@ -235,6 +256,128 @@ TEST_CASE("whole steps on a device are the CPU's, bit for bit, in any order that
       check_same_bits(on_device(of, 2), expected, of.strategy.zero == 0);
       check_no_races();
     }
+  }
+}
+
+TEST_CASE("whole steps of ranks that meet in the hosts' memory alone are the CPU's") {
+  const std::vector<Case> cases = all_cases();
+  const size_t stride = full_counts() ? 1 : 4;
+  uint64_t seed = 0;
+  for (size_t i = 0; i < cases.size(); i += stride) {
+    const Case& of = cases[i];
+    if (of.strategy.mesh.world() == 1) continue;
+    CAPTURE(name_of(of));
+    const Trained expected = on_cpu(of, 2);
+    stand_in::begin(stand_in::Mode::kLate, ++seed);
+    const Trained trained = on_device(of, 2, {}, [](RunShared& shared) {
+      shared.offers = std::make_shared<comm::DeviceOffers>(std::vector{Rank::none()});
+    });
+    check_same_bits(trained, expected, of.strategy.zero == 0);
+    check_no_races();
+  }
+  CHECK(seed >= 8);
+}
+
+// Of 4 ranks, with experts that move between them.
+RunRequest run_of_four(const std::filesystem::path& folder, int64_t pp) {
+  constexpr const char* kConfig =
+      R"({"model_type": "mixtral", "hidden_size": 32, "intermediate_size": 48,
+  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256,
+  "num_local_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": 64})";
+  RunRequest r;
+  r.model = model::import_config(parse_json(kConfig, "config.json"), "mixtral");
+  r.strategy = cost::example::strategy(r.model, pp, 4 / pp, 4 / pp, 2);
+  r.cluster = cost::example::nodes();
+  std::string text;
+  while (text.size() < 4000) text += "the quick brown fox jumps over the lazy dog; ";
+  r.corpus = data::Corpus(data::Text(text, "text"));
+  r.folder = folder;
+  r.num_steps = 4;
+  r.options.learning_rate = {.peak = 1e-2, .minimum = 1e-3, .warmup_steps = 0, .total_steps = 4};
+  r.options.timeout_seconds = 60;
+  r.deviation_bound = 0;
+  r.checkpoint_every = 2;
+  r.rebalance = balance::parse_rebalance("random:1", "policy");
+  r.rebalance.every = 2;
+  return r;
+}
+
+constexpr const char* kFolder = "PIPER_TEST_FOLDER";
+constexpr const char* kStages = "PIPER_TEST_STAGES";
+
+std::vector<Json> metrics_of(const std::filesystem::path& folder) {
+  std::vector<Json> lines;
+  std::ifstream file(folder / report::kMetricsFile);
+  for (std::string line; std::getline(file, line);)
+    lines.push_back(parse_json(line, report::kMetricsFile));
+  return lines;
+}
+
+// Started by the next case.
+TEST_CASE("one process of a run on the stand-in device" * doctest::skip()) {
+  const std::optional<comm::Launch> launch = comm::launch_from();
+  REQUIRE(launch);
+  RunRequest r = run_of_four(comm::from_environment(kFolder).value(),
+                             std::stoi(comm::from_environment(kStages).value()));
+  const std::unique_ptr<comm::World> world = comm::make_process_world(*launch, 4);
+  stand_in::begin(stand_in::Mode::kLate, static_cast<uint64_t>(launch->process) + 1);
+  r.world = world.get();
+  r.devices = place_on_devices(*world, {stand_in::device()});
+  train::run_training(r);
+  stand_in::finish();
+  check_no_races();
+}
+
+// Process `p` of two, on this host.
+pid_t start_process(int64_t p, const comm::Listener& listener, const std::string& folder,
+                    int64_t pp) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  const auto set = [](const char* name, const std::string& value) {
+    ::setenv(name, value.c_str(), 1);
+  };
+  set("PIPER_PROCESS", std::to_string(p));
+  set("PIPER_NUM_PROCESSES", "2");
+  set("PIPER_LOCAL_PROCESS", std::to_string(p));
+  set("PIPER_MASTER_ADDRESS", comm::kLoopback);
+  set("PIPER_MASTER_PORT", std::to_string(listener.port));
+  set("PIPER_SECRET", "a secret of the test's own");
+  if (p == 0) {
+    set("PIPER_LISTEN_FD", std::to_string(listener.fd));
+    ::fcntl(listener.fd, F_SETFD, 0);
+  }
+  set(kFolder, folder);
+  set(kStages, std::to_string(pp));
+  ::execl("/proc/self/exe", "piper_device_test", "--no-skip", "--minimal",
+          "-tc=one process of a run on the stand-in device", nullptr);
+  ::_exit(127);
+}
+
+TEST_CASE("a run of two processes on devices is the CPU's, its experts moving between them") {
+  for (const int64_t pp : {1, 2}) {
+    CAPTURE(pp);
+    const piper::testing::TestFolder folder;
+    const comm::Listener listener = comm::listen_on(comm::kLoopback, 0);
+    const std::array<pid_t, 2> processes{start_process(0, listener, folder.path() / "two", pp),
+                                         start_process(1, listener, folder.path() / "two", pp)};
+    ::close(listener.fd);
+    for (const pid_t process : processes) {
+      int status = 0;
+      REQUIRE(::waitpid(process, &status, 0) == process);
+      REQUIRE(status == 0);
+    }
+    const Compositions compositions;
+    const RunResult expected = train::run_training(run_of_four(folder.path() / "one", pp));
+    const std::vector<Json> lines = metrics_of(folder.path() / "two");
+    REQUIRE(lines.size() == expected.metrics.size());
+    int64_t migrated = 0;
+    for (size_t i = 0; i < lines.size(); ++i) {
+      CHECK(lines[i].at("loss").get<double>() == expected.metrics[i].loss);
+      CHECK(lines[i].at("grad_norm").get<double>() == expected.metrics[i].grad_norm);
+      CHECK(lines[i].at("host_waits").get<int64_t>() > 0);
+      migrated += lines[i].value("migrated_experts", int64_t{0});
+    }
+    CHECK(migrated > 0);
   }
 }
 
@@ -431,17 +574,16 @@ TEST_CASE("the host waits for no counts of experts that are sent their whole cap
 // Cases with equal words have equal work for the host within a step.
 std::string host_work_of(const Case& of) {
   const strategy::Strategy& s = of.strategy;
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", s.zero, of.model.mtp_depth, s.mesh.cp > 1,
-                     s.mesh.tp > 1, s.mesh.etp > 1, s.capacity.factor > 0, s.capacity.pads,
-                     s.redundant_experts > 0, s.expert_compression > 0, strategy::deduplicates(s),
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", s.zero, of.model.mtp_depth,
+                     s.mesh.cp > 1, s.mesh.tp > 1, s.mesh.etp > 1, s.capacity.factor > 0,
+                     s.capacity.pads, s.redundant_experts > 0, s.expert_compression > 0,
+                     strategy::name(s.offload), strategy::deduplicates(s),
                      strategy::name(s.moe_schedule));
 }
 
 TEST_CASE("nobody waits for a device but through read_on_host()") {
   std::set<std::string> seen;
   for (const Case& of : all_cases()) {
-    // What is copied to the host's pinned memory makes nobody wait on CUDA, and has no stand-in.
-    if (of.strategy.offload != strategy::Offload::kNone) continue;
     if (!seen.insert(host_work_of(of)).second && !full_counts()) continue;
     CAPTURE(name_of(of));
     // The second step's waits, and the third one's reads, of all ranks.

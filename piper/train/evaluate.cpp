@@ -43,13 +43,14 @@ LossSum evaluate_windows(RankTrainer& trainer, const data::Corpus& corpus,
 Evaluation evaluate_on_mesh(comm::World& world, const model::Model& model,
                             const strategy::Strategy& strategy,
                             const checkpoint::WeightFolder& weights, const data::Corpus& corpus,
-                            int64_t max_windows, const std::vector<at::Device>& devices,
+                            int64_t max_windows, const RankDevices& devices,
                             const std::function<void(int64_t, int64_t)>& progress) {
   const schedule::StepGraph forwards = checked_evaluation(model, strategy);
   RunShared shared{model, strategy, forwards, {}, {}};
   shared.evaluation = &forwards;
   shared.evaluates_only = true;
   shared.devices = devices;
+  shared.offers = std::make_shared<comm::DeviceOffers>(world.local_ranks());
   executor::Cores cores(std::ssize(executor::allowed_cpus()));
   LossSum sums;
   comm::run_ranks(world, [&](comm::Transport& transport) {

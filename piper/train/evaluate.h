@@ -40,7 +40,7 @@ LossSum evaluate_windows(RankTrainer& trainer, const data::Corpus& corpus,
 Evaluation evaluate_on_mesh(comm::World& world, const model::Model& model,
                             const strategy::Strategy& strategy,
                             const checkpoint::WeightFolder& weights, const data::Corpus& corpus,
-                            int64_t max_windows, const std::vector<at::Device>& devices,
+                            int64_t max_windows, const RankDevices& devices,
                             const std::function<void(int64_t, int64_t)>& progress = {});
 
 }  // namespace piper::train

@@ -80,14 +80,10 @@ void require_host_memory(const model::Model& model, const strategy::Strategy& st
 }
 
 void require_memory_of(const model::Model& model, const strategy::Strategy& strategy,
-                       const std::vector<Rank>& ranks, const std::vector<at::Device>& devices) {
-  if (devices.empty()) return require_memory(model, strategy, ranks);
-  for (size_t d = 0; d < devices.size(); ++d) {
-    std::vector<Rank> here;
-    for (const Rank rank : ranks)
-      if (rank.index() % devices.size() == d) here.push_back(rank);
-    if (!here.empty()) require_memory(model, strategy, here, free_bytes(devices[d]));
-  }
+                       const std::vector<Rank>& ranks, const RankDevices& devices) {
+  if (devices.is_cpu()) return require_memory(model, strategy, ranks);
+  for (const RankDevices::Use& use : devices.uses())
+    require_memory(model, strategy, use.ranks, free_bytes(use.device));
 }
 
 }  // namespace piper::train

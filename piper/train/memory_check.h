@@ -3,9 +3,9 @@
 
 #include <piper/base/strong_id.h>
 #include <piper/model/model.h>
-#include <piper/nn/aten.h>
 #include <piper/strategy/strategy.h>
 #include <piper/train/available_memory.h>
+#include <piper/train/rank_devices.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -38,9 +38,8 @@ void require_host_memory(const model::Model& model, const strategy::Strategy& st
                          const std::vector<Rank>& ranks, const std::filesystem::path& folder,
                          int64_t free);
 
-// The same where the ranks compute: rank r on devices[r mod their number], each device by what it
-// has left; none: on the CPU.
+// The same where the ranks compute, each device by what it has left.
 void require_memory_of(const model::Model& model, const strategy::Strategy& strategy,
-                       const std::vector<Rank>& ranks, const std::vector<at::Device>& devices);
+                       const std::vector<Rank>& ranks, const RankDevices& devices);
 
 }  // namespace piper::train

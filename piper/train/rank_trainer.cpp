@@ -38,7 +38,7 @@ static_assert(kNumScalars == cost::kNumScalarStatistics);
 nn::StageOptions stage_options(const RunShared& run, Rank rank) {
   const strategy::Strategy& s = run.strategy;
   nn::StageOptions options{.dtype = executor::scalar_type(s.precision),
-                           .device = run.device_of(rank),
+                           .device = run.devices.of(rank),
                            .seed = run.options.seed,
                            .global_sequences = s.global_batch_sequences,
                            .global_target_tokens = s.global_batch_sequences * s.sequence,
@@ -72,7 +72,7 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, execu
       cores_(cores),
       hooks_(std::move(hooks)),
       rank_(transport.rank()),
-      device_(run.device_of(rank_)),
+      device_(run.devices.of(rank_)),
       on_device_(device_),
       device_transport_(device_transport),
       layout_(run.strategy),

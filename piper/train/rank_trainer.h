@@ -12,6 +12,7 @@
 #include <piper/optim/optimizer.h>
 #include <piper/schedule/migration.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/train/rank_devices.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -61,18 +62,13 @@ struct RunShared {
   collective::Topology topology = collective::apart(strategy.mesh.world());
   // Where the experts of each layer are when the run begins; layers that are not here are plain.
   balance::Placements placements = {};
-  // Where ranks compute: rank r of this process on devices[r mod their number]; empty: on the CPU.
-  std::vector<at::Device> devices = {};
+  RankDevices devices = {};  // where this process's ranks compute
   // What evaluate() executes (schedule::write_evaluation()); without it there is no evaluation.
   const schedule::StepGraph* evaluation = nullptr;
   // Whether evaluations are all: then there is no optimizer, and nobody calls step() or migrate().
   bool evaluates_only = false;
-  // Of ranks on devices: what they offer each other.
+  // Of ranks on devices: what those of this process offer each other.
   std::shared_ptr<comm::DeviceOffers> offers = std::make_shared<comm::DeviceOffers>();
-
-  at::Device device_of(Rank rank) const {
-    return devices.empty() ? at::Device(at::kCPU) : devices[rank.index() % devices.size()];
-  }
 };
 
 // The same on every rank: sums over the world.

@@ -173,6 +173,7 @@ Run::Run(const RunRequest& request)
     shared_.evaluation = &evaluation_.emplace(checked_evaluation(request.model, request.strategy));
   shared_.placements = request.placements;
   shared_.devices = request.devices;
+  shared_.offers = std::make_shared<comm::DeviceOffers>(context_.world.local_ranks());
   shared_.topology = cost::topology_of_ranks(request.cluster, request.strategy.mesh.world());
   shared_.host_bytes_per_second = cost::host_bytes_per_second(request.cluster);
   shared_.host_folder = request.host_folder;
@@ -206,11 +207,7 @@ void Run::open() {
     return fmt::format("{}-{:08x}", ::getpid(), std::random_device()());
   });
   saver_.set_token(token_);
-  hosts_ = on_all_processes(context_.world, "host", [] {
-    char name[256] = {};
-    ::gethostname(name, sizeof(name) - 1);
-    return std::string(name);
-  });
+  hosts_ = on_all_processes(context_.world, "host", [] { return host_name(); });
   reports_.set_hosts(hosts_);
   if (const std::vector<int> cpus = own_cpus(context_, hosts_); !cpus.empty())
     cores_.emplace(cpus);
@@ -253,7 +250,7 @@ void Run::make_prediction() {
 }
 
 void Run::train_all_ranks() {
-  held_at_start_.assign(shared_.devices.size(), 0);
+  held_at_start_.assign(shared_.devices.uses().size(), 0);
   try {
     comm::run_ranks(context_.world, [this](comm::Transport& transport) { rank_main(transport); });
   } catch (const std::exception& error) {
@@ -290,7 +287,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   at::set_num_threads(1);
   const Rank rank = transport.rank();
   const nn::AllocatingRank allocating(rank);
-  const at::Device device = shared_.device_of(rank);
+  const at::Device device = shared_.devices.of(rank);
   const RankMemory memory = memory_of(rank);
   comm::CountedTransport counted(transport);
   // What lies on a device is counted where it is handed over, not by the words about it.
@@ -380,10 +377,10 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
 }
 
 RankMemory Run::memory_of(Rank rank) const {
-  if (shared_.devices.empty()) return {rank, at::Device(at::kCPU), 1, nullptr};
-  const auto num_devices = std::ssize(shared_.devices);
-  return {rank, shared_.device_of(rank), std::max<int64_t>(1, context_.world.size() / num_devices),
-          &held_at_start_[rank.index() % shared_.devices.size()]};
+  const RankDevices& devices = shared_.devices;
+  if (devices.is_cpu()) return {rank, at::Device(at::kCPU), 1, nullptr};
+  const size_t use = devices.use_of(rank);
+  return {rank, devices.of(rank), std::ssize(devices.uses()[use].ranks), &held_at_start_[use]};
 }
 
 RankHooks Run::rank_hooks(comm::Transport& transport, Whereabouts& here) {
@@ -399,9 +396,9 @@ RankHooks Run::rank_hooks(comm::Transport& transport, Whereabouts& here) {
               [this, rank, &transport] {
                 const double timeout = request_.options.timeout_seconds;
                 barrier(transport, kOpenedKeys, timeout);
-                const auto device = static_cast<size_t>(rank.value);
-                if (device < shared_.devices.size())
-                  held_at_start_[device] = held_bytes(shared_.devices[device]);
+                const size_t use = shared_.devices.use_of(rank);
+                const RankDevices::Use& of = shared_.devices.uses()[use];
+                if (of.ranks.front() == rank) held_at_start_[use] = held_bytes(of.device);
                 barrier(transport, kOpenedKeys + 1, timeout);
               }};
 }

@@ -66,9 +66,7 @@ struct RunRequest {
   // Relative; steps whose time leaves the prediction by more are said, with the component
   // (deviation.h). 0 = never.
   double deviation_bound = 0.25;
-  // Where ranks compute, which are then all of one process: rank r on devices[r mod their number];
-  // empty: on the CPU.
-  std::vector<at::Device> devices;
+  RankDevices devices;  // where this process's ranks compute
   comm::World* world =
       nullptr;  // of strategy.mesh.world() ranks; null: all are threads of this process
   // Run the reference layers before the first step and after every one (speed_check.h), and let

@@ -38,10 +38,6 @@ void check_request(const RunContext& run) {
     problems.push_back(std::move(problem));
   if (run.request.replan.is_on()) check_replanning(run, problems);
   if (!problems.empty()) throw InvalidInput(problems);
-  if (!run.request.devices.empty() && !run.is_alone())
-    throw InvalidInput(
-        "ranks on devices are threads of one process so far; allowed: --device cpu under a "
-        "launcher, or one process");
   require_memory_of(run.request.model, run.request.strategy, run.world.local_ranks(),
                     run.request.devices);
   // On the CPU tensors are in the same memory, which is known to hold them.
@@ -52,7 +48,7 @@ void check_request(const RunContext& run) {
   require_host_memory(run.request.model, s, run.world.local_ranks(), folder,
                       !folder.empty() ? run.request.disk.free_bytes(folder)
                                       : available_memory_bytes() -
-                                            (run.request.devices.empty() ? beside_tensors() : 0));
+                                            (run.request.devices.is_cpu() ? beside_tensors() : 0));
   data::check_window(run.request.corpus, s.sequence);
   if (run.request.validate_every > 0) data::check_window(run.request.validation, s.sequence);
 }

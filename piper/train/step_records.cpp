@@ -40,7 +40,7 @@ void StepRecords::add(comm::Transport& transport, int64_t number, const StepOutc
   metrics.dropped_fraction = outcome.dropped_fraction;
   metrics.skipped = outcome.skipped;
   if (run_.request.model.mtp_depth > 0) metrics.extra["mtp_loss"] = outcome.mtp_loss;
-  if (!run_.request.devices.empty()) metrics.extra["host_waits"] = outcome.host_waits;
+  if (!run_.request.devices.is_cpu()) metrics.extra["host_waits"] = outcome.host_waits;
   if (validation_loss) metrics.extra["validation_loss"] = *validation_loss;
   if (run_.request.rebalance.is_on()) {
     double busiest = 1;

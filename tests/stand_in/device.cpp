@@ -1,3 +1,4 @@
+#include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/ReduceOpsUtils.h>
@@ -238,8 +239,13 @@ class Machine {
     while (!event->is_reached) step();
     merge(known, event->clock);
   }
+  // Who asks gives the streams time to go on.
   bool is_reached(const std::shared_ptr<Event>& event) {
     const std::lock_guard lock(mutex_);
+    if (!event->is_reached) {
+      at::set_num_threads(1);  // whoever asks, as ranks do: sums have the same order then
+      step();
+    }
     if (event->is_reached) merge(known, event->clock);
     return event->is_reached;
   }
@@ -682,6 +688,11 @@ at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   if (is_here(from) && !is_here(to)) {
     const at::Tensor source = inside(from);
+    if (non_blocking) {  // who reads before the stream is there finds what was there before
+      machine().put("copy to the host", {range_of(from, false)},
+                    [source, to] { at::Tensor(to).copy_(source); });
+      return to;
+    }
     machine().put("copy to the host", {range_of(from, false)}, [] {});
     machine().count_read();
     machine().synchronize(current_stream);
@@ -692,9 +703,9 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   if (is_here(from)) {
     machine().put("copy", {range_of(from, false), range_of(to, true)},
                   [source = inside(from), target] { at::Tensor(target).copy_(source); });
-  } else {  // the host may change its own at once
+  } else {  // what the host has when the stream is there
     machine().put("copy from the host", {range_of(to, true)},
-                  [source = from.clone(), target] { at::Tensor(target).copy_(source); });
+                  [from, target] { at::Tensor(target).copy_(from); });
   }
   if (!is_here(from) && !non_blocking) {  // as CUDA's of memory that is not pinned
     machine().count_read();
