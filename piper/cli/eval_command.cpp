@@ -123,7 +123,9 @@ Run add_eval(Subcommand command) {
       .check(integer_in(0, int64_t{1} << 40))
       .show_default();
   add_strategy_flags(command, flags->strategy, ModelFlag::kNone);
-  command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
+  command
+      .add_option("--device", flags->device,
+                  "what computes: cpu, cuda, cuda:N, or cuda:N,M, which ranks take in turn")
       .show_default();
   command.add_flag("--fp64", flags->fp64, "compute in double precision: --precision fp64");
   command.add_flag("--json", flags->json, "print the result as JSON");

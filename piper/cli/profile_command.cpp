@@ -63,8 +63,10 @@ std::vector<strategy::Precision> precisions_of(const std::vector<std::string>& n
 
 profile::ProfileOptions options_of(const Flags& flags) {
   profile::ProfileOptions options;
-  options.device = profile::parse_bench_device(flags.device);
-  options.num_ranks = flags.ranks.value_or(options.device.is_cpu() ? 4 : 1);
+  const std::vector<at::Device> devices = profile::parse_devices(flags.device);
+  options.device = {devices.front()};
+  if (!options.device.is_cpu()) options.devices = devices;
+  options.num_ranks = flags.ranks.value_or(options.device.is_cpu() ? 4 : std::ssize(devices));
   options.num_cores = flags.cores;
   options.full = flags.full;
   options.choose_products = true;
@@ -190,7 +192,7 @@ Run add_profile(Subcommand command) {
   command.add_option("--out", flags->out, "cluster file to write").check(writable_file());
   command
       .add_option("--ranks", flags->ranks,
-                  "ranks (threads) that share this machine [4; 1 on a GPU]")
+                  "ranks (threads) that share this machine [4; on GPUs as many as --device names]")
       .check(integer_in(1, 256));
   command
       .add_option("--cores", flags->cores,
@@ -222,7 +224,9 @@ Run add_profile(Subcommand command) {
                   "the time")
       .delimiter(',')
       .show_default();
-  command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
+  command
+      .add_option("--device", flags->device,
+                  "what computes: cpu, cuda, cuda:N, or cuda:N,M, between which links are measured")
       .show_default();
   command
       .add_option("--resume", flags->resume,

@@ -72,11 +72,12 @@ cluster::Cluster profile_here(int64_t num_ranks, strategy::Precision precision,
   profile::ProfileOptions options{
       .num_ranks = num_ranks, .budget_seconds = 5, .precisions = {precision}};
   if (!devices.is_cpu()) {
-    if (num_ranks > 1)
+    for (const train::RankDevices::Use& use : devices.uses()) options.devices.push_back(use.device);
+    if (std::ssize(options.devices) != num_ranks)
       throw InvalidInput(
-          "several ranks on --device are not profiled together so far; give --cluster, such as the "
-          "file of `piper profile`");
-    options.device = {devices.uses().front().device};
+          "ranks that share a device, or are of several processes, are not profiled together so "
+          "far; give --cluster, such as the file of `piper profile`");
+    options.device = {options.devices.front()};
   }
   report::Progress bar({.label = "profile (no --cluster given)", .total = 100, .unit = "%"});
   options.progress = [&](const std::string& what, double part) {

@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <span>
 
 namespace piper::comm {
 namespace {
@@ -20,22 +22,45 @@ Group everyone(const Transport& transport) {
 
 // One rank of a measurement.
 struct BenchMember {
-  Transport& transport;
+  Transport& host;
   double timeout_seconds;
-  Group group = everyone(transport);
+  std::unique_ptr<BenchOperands> operands = {};                    // null: the host's
+  Transport& transport = operands ? operands->transport() : host;  // of source and target
+  Group group = everyone(host);
   uint64_t next_key = uint64_t{0xBE} << 56;
-  std::vector<std::byte> source = {}, target = {}, between = {};
+  std::shared_ptr<std::byte> held[2] = {};
+  std::span<std::byte> source = {}, target = {};
+  std::vector<std::byte> between = {};
   std::unique_ptr<RepeatedOperation> repeated = {};  // of these buffers
 
   OperationName name(const char* what) { return {next_key++, what}; }
   void finish(Operation& operation) { wait(transport, operation, timeout_seconds); }
+
+  void make_buffers(int64_t bytes) {
+    repeated.reset();
+    const auto size = static_cast<size_t>(bytes);
+    for (int i = 0; i < 2; ++i) {
+      held[i] = allocate(size);
+      (i == 0 ? source : target) = {held[i].get(), size};
+      if (!operands) std::memset(held[i].get(), 1 + i, size);
+    }
+  }
+  std::shared_ptr<std::byte> allocate(size_t bytes) const {
+    if (operands) return operands->allocate(bytes);
+    return {new std::byte[bytes], std::default_delete<std::byte[]>()};
+  }
+  // What was started is over where the operands are.
+  void wait_for_operands() const {
+    if (operands) operands->wait();
+  }
 
   // Everyone's two numbers, member after member. Also a barrier.
   std::vector<int64_t> share(int64_t first, int64_t second) {
     const size_t n = group.members.size();
     std::vector<int64_t> mine, all(2 * n);
     for (size_t i = 0; i < n; ++i) mine.insert(mine.end(), {first, second});
-    finish(*start_exchange_counts(transport, group, name("bench times"), 2, mine, all));
+    wait(host, *start_exchange_counts(host, group, name("bench times"), 2, mine, all),
+         timeout_seconds);
     return all;
   }
 };
@@ -54,6 +79,7 @@ double time_batch(BenchMember& member, const Work& work, int64_t bytes, int64_t 
   member.share(0, 0);
   const int64_t start = now_ns();
   for (int64_t i = 0; i < repeats; ++i) work(member, bytes);
+  member.wait_for_operands();
   const std::vector<int64_t> times = member.share(start, now_ns());
   int64_t first = std::numeric_limits<int64_t>::max(), last = std::numeric_limits<int64_t>::min();
   for (size_t i = 0; i < times.size(); i += 2) {
@@ -85,9 +111,7 @@ cluster::Timing measure_size(BenchMember& member, const Work& work, int64_t byte
                              const std::function<void(double)>& progress) {
   constexpr int64_t kMinBatches = 3, kMaxRepeats = 1000;
   constexpr double kLongBatch = 4;
-  member.repeated.reset();
-  member.source.assign(bytes, std::byte{1});
-  member.target.assign(bytes, std::byte{2});
+  member.make_buffers(bytes);
   double used = time_batch(member, work, bytes, 1);  // warms up
   int64_t repeats = std::clamp(static_cast<int64_t>(options.batch_seconds / std::max(used, 1e-9)),
                                int64_t{1}, kMaxRepeats);
@@ -95,8 +119,9 @@ cluster::Timing measure_size(BenchMember& member, const Work& work, int64_t byte
                             .budget_seconds = budget_seconds,
                             .min_samples = kMinBatches,
                             .max_samples = std::max(options.max_batches, kMinBatches)});
-  member.between.assign(options.bytes_between, std::byte{0});
-  while (options.bytes_between > 0 && !sampler.done(used)) {
+  const int64_t between = member.operands ? 0 : options.bytes_between;
+  member.between.assign(static_cast<size_t>(between), std::byte{0});
+  while (between > 0 && !sampler.done(used)) {
     const int64_t before = now_ns();
     sampler.add(time_apart(member, work, bytes));
     // Of one rank's clock, which others do not see.
@@ -122,7 +147,8 @@ std::vector<Sample> measure(World& world, const std::vector<int64_t>& sizes,
   std::vector<Sample> samples;
   const auto num_sizes = static_cast<double>(sizes.size());
   run_ranks(world, [&](Transport& transport) {
-    BenchMember member{transport, options.timeout_seconds};
+    BenchMember member{transport, options.timeout_seconds,
+                       options.operands ? options.operands(transport) : nullptr};
     const bool reports = transport.rank().value == 0;
     for (size_t i = 0; i < sizes.size(); ++i) {
       const auto progress = [&](double part) {
@@ -141,11 +167,10 @@ std::vector<Sample> measure(World& world, const std::vector<int64_t>& sizes,
 void pass_on(BenchMember& member, int64_t) {
   const int64_t n = member.transport.world_size(), rank = member.transport.rank().value;
   const OperationName name = member.name("bench message");
-  const auto receive =
-      start_receive(member.transport, Rank((rank + n - 1) % n), name, member.target);
-  const auto send = start_send(member.transport, Rank((rank + 1) % n), name, member.source);
-  member.finish(*send);
-  member.finish(*receive);
+  // At once: on a device a send is over when its receiver has looked.
+  member.finish(
+      *join(start_receive(member.transport, Rank((rank + n - 1) % n), name, member.target),
+            start_send(member.transport, Rank((rank + 1) % n), name, member.source)));
 }
 
 void exchange(BenchMember& member, int64_t bytes) {
@@ -157,7 +182,8 @@ void exchange(BenchMember& member, int64_t bytes) {
 
 void reduce(BenchMember& member, int64_t) {
   member.finish(*start_all_reduce(member.transport, member.group, member.name("bench all-reduce"),
-                                  Element::kFloat32, member.target));
+                                  Element::kFloat32, member.target,
+                                  [&](size_t bytes) { return member.allocate(bytes); }));
 }
 
 using Half = collective::MemberSteps(collective::ReductionAlgorithm, int64_t,
@@ -170,7 +196,8 @@ void execute_half(BenchMember& member, int64_t bytes, const char* what, Half* ha
     member.repeated = make_exchange(
         member.transport, member.group, what,
         half(collective::ReductionAlgorithm::kDirect, member.group.index, all, bytes / 4), {},
-        member.target, {}, Element::kFloat32);
+        member.target, [&member](size_t scratch) { return member.allocate(scratch); },
+        Element::kFloat32);
   }
   member.repeated->start(member.next_key++);
   member.finish(*member.repeated);
@@ -232,7 +259,9 @@ std::vector<Sample> measure_all_gather(World& world, const std::vector<int64_t>&
 
 std::vector<Sample> measure_copy(World& world, const std::vector<int64_t>& sizes,
                                  const BenchOptions& options) {
-  return measure(world, sizes, options, copy);
+  BenchOptions on_host = options;
+  on_host.operands = {};
+  return measure(world, sizes, on_host, copy);
 }
 
 int64_t count_wrong_all_to_all(World& world, int64_t bytes, double timeout_seconds) {
@@ -241,8 +270,7 @@ int64_t count_wrong_all_to_all(World& world, int64_t bytes, double timeout_secon
   run_ranks(world, [&](Transport& transport) {
     BenchMember member{transport, timeout_seconds};
     const int64_t rank = transport.rank().value;
-    member.source.resize(each * n);
-    member.target.resize(each * n);
+    member.make_buffers(each * n);
     for (int64_t to = 0; to < n; ++to)
       for (int64_t i = 0; i < each; ++i) member.source[to * each + i] = numbered(rank, to, i);
     // Wherever nothing arrives the byte is wrong.

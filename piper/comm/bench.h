@@ -6,8 +6,10 @@
 #include <piper/cluster/timing.h>
 #include <piper/comm/world.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 namespace piper::comm {
@@ -18,6 +20,16 @@ struct Sample {
   int64_t bytes = 0;
   double seconds = 0;
   cluster::Timing timing = {};  // of the batches: interval, outliers, worst
+};
+
+// The operands of one rank where they are not in the host's memory; its thread makes and uses it.
+class BenchOperands {
+ public:
+  virtual ~BenchOperands() = default;
+  virtual Transport& transport() = 0;  // of buffers there
+  virtual std::shared_ptr<std::byte> allocate(size_t bytes) = 0;
+  // Until all that was started there is over: what a batch of operations ends with.
+  virtual void wait() = 0;
 };
 
 struct BenchOptions {
@@ -32,6 +44,9 @@ struct BenchOptions {
   // in the mean of the ranks, and ranks that came earlier have to notice. 0: operations follow one
   // another.
   int64_t bytes_between = 0;
+  // Makes a rank's operands, given its endpoint of the world; empty: in the host's memory. With it
+  // operations follow one another, whatever bytes_between.
+  std::function<std::unique_ptr<BenchOperands>(Transport&)> operands = {};
   double timeout_seconds = 60;  // of one wait
   std::function<void(double)>
       progress;  // called with the part done, 0 .. 1, in rank 0's thread; may be empty
@@ -62,7 +77,7 @@ std::vector<Sample> measure_reduce_scatter(World& world, const std::vector<int64
 std::vector<Sample> measure_all_gather(World& world, const std::vector<int64_t>& sizes,
                                        const BenchOptions& options = {});
 
-// Every rank copies `bytes` of its own memory, all at once, without the transport.
+// Every rank copies `bytes` of its own host's memory, all at once, without the transport.
 std::vector<Sample> measure_copy(World& world, const std::vector<int64_t>& sizes,
                                  const BenchOptions& options = {});
 

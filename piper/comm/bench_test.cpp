@@ -3,7 +3,9 @@
 #include <piper/comm/local.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <thread>
 
 namespace piper::comm {
 namespace {
@@ -31,6 +33,50 @@ TEST_CASE("every measurement gives one positive time a size, in order, on odd gr
       }
     }
   }
+}
+
+// Memory of its own, of which it knows how much is held; what is started is over 2 ms after it.
+class SlowOperands final : public BenchOperands {
+ public:
+  SlowOperands(Transport& host, std::atomic<int64_t>& held, std::atomic<int64_t>& waits)
+      : host_(host), held_(held), waits_(waits) {}
+  Transport& transport() override { return host_; }
+  std::shared_ptr<std::byte> allocate(size_t bytes) override {
+    held_ += static_cast<int64_t>(bytes);
+    return {new std::byte[bytes](), [this, bytes](const std::byte* there) {
+              held_ -= static_cast<int64_t>(bytes);
+              delete[] there;
+            }};
+  }
+  void wait() override {
+    ++waits_;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+
+ private:
+  Transport& host_;
+  std::atomic<int64_t>&held_, &waits_;
+};
+
+TEST_CASE("operands that are elsewhere are made there, and a batch ends when they are through") {
+  LocalWorld world(3);
+  std::atomic<int64_t> held{0}, waits{0};
+  BenchOptions options = kShort;
+  options.bytes_between = 1 << 20;  // not for them
+  options.operands = [&](Transport& host) {
+    return std::make_unique<SlowOperands>(host, held, waits);
+  };
+  for (auto* measure : {&measure_point_to_point, &measure_all_to_all, &measure_all_reduce,
+                        &measure_reduce_scatter, &measure_all_gather}) {
+    waits = 0;
+    const std::vector<Sample> samples = measure(world, {64, 70000}, options);
+    CHECK(samples[0].timing.seconds > 0);
+    CHECK(waits >= 2 * 3 * 4);  // sizes, ranks, a warm-up and three batches
+    // One operation a batch takes its wait at least.
+    CHECK(samples[1].seconds * 1000 >= 2e-3);
+    CHECK(held == 0);
+  }
+  measure_copy(world, {64}, options);  // of the host's own
 }
 
 TEST_CASE("a size carries the interval of its median and what stood out") {

@@ -130,6 +130,7 @@ void Frontier::keep(Candidate candidate) {
 void Frontier::lower_bar() {
   std::span<const Candidate> before;
   if (before_ != nullptr) before = before_->own_.ranked;
+  if (std::ssize(before) + std::ssize(own_.ranked) < num_kept_) return;
   std::vector<double> seconds;
   for (const Candidate& c : before) seconds.push_back(c.estimate.seconds);
   for (const Candidate& c : own_.ranked)

@@ -273,12 +273,11 @@ Prepare adamw(int64_t num_parameters, const BenchDevice& device) {
                                                    .inverse_root_correction2 = 1,
                                                    .epsilon = 1e-8F,
                                                    .gradient_scale = 1};
-    if constexpr (nn::cuda::kBuilt)
-      if (nn::has_cuda_kernels(w))
-        return [=] {
-          nn::cuda::adamw(nn::cuda::Place(w).stream(), w.data_ptr<float>(), g.data_ptr<float>(),
-                          m.data_ptr<float>(), v.data_ptr<float>(), w.numel(), scalars);
-        };
+    if (nn::has_cuda_kernels(w))
+      return [=] {
+        nn::cuda::adamw(nn::cuda::Place(w).stream(), w.data_ptr<float>(), g.data_ptr<float>(),
+                        m.data_ptr<float>(), v.data_ptr<float>(), w.numel(), scalars);
+      };
     if (!device.is_cpu()) {
       const at::Tensor step = at::ones({}, device.with(at::kFloat));
       return [=] {

@@ -1,10 +1,16 @@
 #include <fmt/format.h>
 #include <piper/comm/bench.h>
+#include <piper/comm/device_transport.h>
 #include <piper/comm/local.h>
+#include <piper/executor/device_streams.h>
+#include <piper/executor/tensor_device_operations.h>
+#include <piper/profile/bench_device.h>
 #include <piper/profile/measure_links.h>
 
 #include <algorithm>
+#include <memory>
 #include <span>
+#include <utility>
 
 namespace piper::profile {
 namespace {
@@ -31,6 +37,39 @@ constexpr size_t kPriced = 3;  // the first ones are what predictions ask for
 // Exchanges of a step find their rows in other caches, and their peers asleep or computing.
 constexpr int64_t kBytesBetween = 4 << 20;
 
+// A rank's operands on its device, which it shares with no other but by chance.
+class DeviceOperands final : public comm::BenchOperands {
+ public:
+  DeviceOperands(comm::Transport& host, const at::Device& device,
+                 std::shared_ptr<comm::DeviceOffers> offers)
+      : device_{device},
+        on_device_(device),
+        memory_(executor::make_tensor_device_operations(device)),
+        transport_(host, *memory_, std::move(offers)) {}
+
+  comm::Transport& transport() override { return transport_; }
+  std::shared_ptr<std::byte> allocate(size_t bytes) override {
+    const at::Tensor there = at::empty({static_cast<int64_t>(bytes)}, device_.with(at::kByte));
+    return {static_cast<std::byte*>(there.mutable_data_ptr()), [there](std::byte*) {}};
+  }
+  void wait() override { device_.wait(); }
+
+ private:
+  BenchDevice device_;
+  executor::OnDevice on_device_;
+  std::unique_ptr<comm::DeviceMemory> memory_;
+  comm::DeviceTransport transport_;
+};
+
+std::function<std::unique_ptr<comm::BenchOperands>(comm::Transport&)> operands_of(
+    const LinkOptions& options) {
+  if (options.devices.empty()) return {};
+  return [&options, offers = std::make_shared<comm::DeviceOffers>()](comm::Transport& host) {
+    return std::make_unique<DeviceOperands>(
+        host, options.devices[host.rank().index() % options.devices.size()], offers);
+  };
+}
+
 std::span<const Kind> kinds_of(const LinkOptions& options) {
   return std::span(kKinds).first(options.full ? std::size(kKinds) : kPriced);
 }
@@ -41,6 +80,9 @@ std::vector<int64_t> sizes_of(const LinkOptions& options) {
     for (int64_t bytes = 64; bytes <= 64 << 20; bytes *= 4) sizes.push_back(bytes);
   else
     sizes = {64, 256, 4096, 65536, 524288, 4194304, 16777216};
+  if (!options.devices.empty())  // whose links are so fast that shorter messages are latency
+    for (const int64_t bytes : {64 << 20, 256 << 20})
+      if (sizes.back() < bytes) sizes.push_back(bytes);
   // Two buffers a rank, and scratch. A fit needs two sizes, whatever the memory.
   while (sizes.size() > 2 && 3 * static_cast<double>(sizes.back()) > options.operand_bytes)
     sizes.pop_back();
@@ -96,6 +138,7 @@ std::vector<cluster::Curve> measure_links(
   std::vector<cluster::Curve> curves;
   for (const int64_t n : groups_of(options)) {
     comm::LocalWorld world(n);
+    const auto operands = operands_of(options);
     for (const Kind& kind : kinds_of(options)) {
       const bool all = n == options.num_ranks;
       cluster::Curve curve{.name = all ? kind.name : fmt::format("{}, {} ranks", kind.name, n),
@@ -112,7 +155,8 @@ std::vector<cluster::Curve> measure_links(
           const comm::BenchOptions bench{.budget_seconds = shares.next(),
                                          .max_batches = 1000,
                                          .tight = options.tight,
-                                         .bytes_between = kBytesBetween};
+                                         .bytes_between = kBytesBetween,
+                                         .operands = operands};
           const comm::Sample sample = kind.measure(world, {bytes}, bench).front();
           const auto measured = static_cast<double>(sample.bytes);
           curve.points.push_back({{measured}, measured * leaves, sample.timing});

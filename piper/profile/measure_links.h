@@ -5,6 +5,7 @@
 
 #include <piper/cluster/curve.h>
 #include <piper/comm/world.h>
+#include <piper/nn/aten.h>
 #include <piper/profile/profile_journal.h>
 #include <piper/profile/time_shares.h>
 
@@ -17,6 +18,9 @@ namespace piper::profile {
 
 struct LinkOptions {
   int64_t num_ranks = 4;
+  // Where the ranks' operands are: rank r's on devices[r mod their number], whose operations follow
+  // one another as a step's do. Empty: in the host's memory.
+  std::vector<at::Device> devices = {};
   // Groups of 2, 4, 8 .. ranks besides all, messages up to 64 MB, and "reduce-scatter" and
   // "all-gather".
   bool full = false;

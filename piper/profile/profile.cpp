@@ -36,7 +36,10 @@ cluster::Cluster describe(const ProfileOptions& options, int64_t num_cores) {
   const std::string processor = host_processor();
   host.name = "here";
   if (!options.device.is_cpu()) {
-    host.description = fmt::format("{} of this machine", options.device.device.str());
+    host.description = options.num_ranks == 1
+                           ? fmt::format("{} of this machine", options.device.device.str())
+                           : fmt::format("{} devices of this machine, the first of them {}",
+                                         options.num_ranks, options.device.device.str());
     host.device = options.device.device.str();
     host.kind = "gpu";
     host.memory_bytes = std::max<int64_t>(options.device.memory_bytes(), 1);
@@ -76,13 +79,14 @@ class Profiler {
       journal_ = ProfileJournal(options.partial, measured_with(options, host_));
     profile_.num_restored = journal_.num_restored();
     links_ = {.num_ranks = options.num_ranks,
+              .devices = options.devices,
               .full = options.full,
               .tight = options.tight,
               .operand_bytes = static_cast<double>(host_.memory_bytes) * kOperandShare};
     parts_ = parts();
     for (const Part& part : parts_)
       for (const BenchCurve& curve : part.curves) profile_.num_points += std::ssize(curve.points);
-    if (on_cpu() && options_.links.empty()) profile_.num_points += num_link_points(links_);
+    if (options_.links.empty()) profile_.num_points += num_link_points(links_);
   }
 
   void run() {
@@ -98,17 +102,16 @@ class Profiler {
     // How much times scatter, and the hand-over of cores, stay as the last precision found them.
     for (const strategy::Precision precision : options_.precisions)
       calibrate_segments(host_, precision,
-                         {.num_ranks = options_.num_ranks,
+                         {.num_ranks = num_computing(),
                           .num_cores = host_.cores_per_node,
                           .device = options_.device});
-    if (on_cpu())
-      fill_links();
-    else
-      host_.levels = {alone("device")};
+    fill_links();
   }
 
  private:
   bool on_cpu() const { return options_.device.is_cpu(); }
+  // Ranks that compute at once: they share a host's cores and memory, accelerators share nothing.
+  int64_t num_computing() const { return on_cpu() ? options_.num_ranks : 1; }
   bool computes_fp32() const {
     return std::ranges::count(options_.precisions, strategy::Precision::kFp32) > 0;
   }
@@ -150,7 +153,7 @@ class Profiler {
     for (const BenchCurve& curve : part.curves) num_points += std::ssize(curve.points);
     TimeShares shares(options_.budget_seconds * part.budget_share, num_points,
                       executor::now_seconds);
-    const Measuring how{.num_ranks = options_.num_ranks,
+    const Measuring how{.num_ranks = num_computing(),
                         .num_cores = host_.cores_per_node,
                         .device = options_.device,
                         .tight = options_.tight,
@@ -169,7 +172,7 @@ class Profiler {
 
   void fill_links() {
     if (options_.num_ranks == 1) {
-      host_.levels = {alone("node")};
+      host_.levels = {alone(on_cpu() ? "node" : "device")};
       return;
     }
     TimeShares shares(options_.budget_seconds * (options_.full ? kForLinksOfFull : kForLinks),
@@ -215,9 +218,12 @@ class Profiler {
 void check(const ProfileOptions& options) {
   if (options.num_ranks < 1)
     throw InvalidInput(fmt::format("--ranks is {}; allowed: at least 1", options.num_ranks));
-  if (!options.device.is_cpu() && options.num_ranks != 1)
-    throw InvalidInput(fmt::format("--ranks is {} on {}; allowed: 1", options.num_ranks,
-                                   options.device.device.str()));
+  const int64_t num_devices = std::max<int64_t>(1, std::ssize(options.devices));
+  if (!options.device.is_cpu() && options.num_ranks != num_devices)
+    throw InvalidInput(
+        fmt::format("--ranks is {}, and --device names {}; allowed: as many, or no "
+                    "--ranks",
+                    options.num_ranks, num_devices));
   PIPER_CHECK(!options.full || options.model.has_value(), "a full profile needs a model");
 }
 

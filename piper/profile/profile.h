@@ -18,12 +18,15 @@
 namespace piper::profile {
 
 struct ProfileOptions {
-  int64_t num_ranks = 4;       // on an accelerator: 1
+  int64_t num_ranks = 4;       // on accelerators: as many as there are
   int64_t num_cores = 0;       // 0 = all that this process may run on
   double budget_seconds = 15;  // what the measurements aim to take
   double tight = 0.02;         // a point ends when the 95 % interval of its median is as narrow
   std::vector<strategy::Precision> precisions = {strategy::Precision::kFp32};
-  BenchDevice device;
+  BenchDevice device;  // that computes
+  // Accelerators between which links are measured, `device` the first of them: one rank each.
+  // Empty: it alone, or the host's processor.
+  std::vector<at::Device> devices;
   // Besides what prices need: the curves of shape_curves.h, links among fewer ranks and up to 64
   // MB, and the join for `model`. Requires a model.
   bool full = false;
@@ -50,8 +53,8 @@ struct Profile {
   int64_t ep = 1;            // what the join's experts stand for
 };
 
-// Throws InvalidInput for a number of ranks below 1, several ranks on an accelerator, a partial
-// file of something else; CommError when a rank fails.
+// Throws InvalidInput for a number of ranks below 1, more or fewer ranks than accelerators, a
+// partial file of something else; CommError when a rank fails.
 Profile profile_host(const ProfileOptions& options);
 
 // Physical memory of the host in bytes, and the processor's name ("AMD EPYC"); "" when unknown.

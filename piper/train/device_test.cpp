@@ -7,6 +7,7 @@
 #include <piper/comm/network.h>
 #include <piper/comm/process_world.h>
 #include <piper/cost/example_model.h>
+#include <piper/executor/clock.h>
 #include <piper/executor/tensor_device_operations.h>
 #include <piper/model/import.h>
 #include <piper/nn/experts_grouped.h>
@@ -14,6 +15,7 @@
 #include <piper/nn/host_read.h>
 #include <piper/nn/tensor_ops.h>
 #include <piper/profile/calibrate.h>
+#include <piper/profile/measure_links.h>
 #include <piper/report/run_files.h>
 #include <piper/train/equivalence_run.h>
 #include <piper/train/run.h>
@@ -634,6 +636,30 @@ TEST_CASE("whole segments calibrate a device's prices as they do a processor's")
   const std::string window = profile::reference_pass_name(strategy::Precision::kBf16);
   CHECK(on_cpu.contains(window));
   CHECK(!on_device.contains(window));
+}
+
+TEST_CASE("links between ranks on devices are measured there") {
+  const auto measured = [](std::vector<at::Device> devices) {
+    stand_in::begin(stand_in::Mode::kSynchronous);
+    profile::TimeShares shares(0.5, 64, executor::now_seconds);
+    profile::ProfileJournal journal;
+    return profile::measure_links(
+        {.num_ranks = 3, .devices = std::move(devices), .full = true, .operand_bytes = 4e6}, shares,
+        journal, {});
+  };
+  const std::vector<cluster::Curve> on_host = measured({});
+  CHECK(stand_in::num_operations() == 0);
+  const std::vector<cluster::Curve> on_device = measured({stand_in::device()});
+  CHECK(stand_in::num_operations() > 1000);
+  CHECK(stand_in::num_host_reads() == 0);
+  check_no_races();
+  REQUIRE(on_device.size() == on_host.size());
+  for (size_t c = 0; c < on_device.size(); ++c) {
+    CAPTURE(on_device[c].name);
+    CHECK(on_device[c].name == on_host[c].name);
+    CHECK(on_device[c].points.size() >= 5);
+    CHECK(on_device[c].fit->line.bytes_per_second > 0);
+  }
 }
 
 TEST_CASE("a host that reads a device's memory dies") {
