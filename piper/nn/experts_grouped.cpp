@@ -120,11 +120,8 @@ Trials& trials() {
 bool has_one_launch(const at::Device& device, at::ScalarType dtype) {
   if (device.is_cpu() || dtype != at::kBFloat16) return false;
   if (!device.is_cuda()) return true;
-  if constexpr (cuda::kBuilt) {
-    const int major = cuda::compute_capability(device.index()) / 10;
-    return major == 9 || major == 10;
-  }
-  return false;
+  const int major = cuda::compute_capability(device.index()) / 10;
+  return major == 9 || major == 10;
 }
 
 // Three experts, one without rows.

@@ -12,27 +12,24 @@ namespace {
 // By a kernel of target's device; false where there is none.
 bool fill_on_device(at::Tensor& target, uint64_t seed, uint64_t hashed_name, double range,
                     const std::optional<TensorPart>& part) {
-  if constexpr (cuda::kBuilt) {
-    if (!has_cuda_kernels(target)) return false;
-    const at::Tensor values =
-        target.is_contiguous() ? target : at::empty_like(target, at::MemoryFormat::Contiguous);
-    const PartPlaces places = places_of(part.value_or(whole_tensor({target.numel()})));
-    const auto fill = [&]<class T>(T) {
-      cuda::fill_normal<T>(cuda::Place(values).stream(), values.data_ptr<T>(), values.numel(),
-                           places, seed, hashed_name, range);
-    };
-    if (target.scalar_type() == at::kBFloat16)
-      fill(c10::BFloat16{});
-    else if (target.scalar_type() == at::kFloat)
-      fill(float{});
-    else if (target.scalar_type() == at::kDouble)
-      fill(double{});
-    else
-      return false;
-    if (!values.is_same(target)) target.copy_(values);
-    return true;
-  }
-  return false;
+  if (!has_cuda_kernels(target)) return false;
+  const at::Tensor values =
+      target.is_contiguous() ? target : at::empty_like(target, at::MemoryFormat::Contiguous);
+  const PartPlaces places = places_of(part.value_or(whole_tensor({target.numel()})));
+  const auto fill = [&]<class T>(T) {
+    cuda::fill_normal<T>(cuda::Place(values).stream(), values.data_ptr<T>(), values.numel(), places,
+                         seed, hashed_name, range);
+  };
+  if (target.scalar_type() == at::kBFloat16)
+    fill(c10::BFloat16{});
+  else if (target.scalar_type() == at::kFloat)
+    fill(float{});
+  else if (target.scalar_type() == at::kDouble)
+    fill(double{});
+  else
+    return false;
+  if (!values.is_same(target)) target.copy_(values);
+  return true;
 }
 
 }  // namespace

@@ -41,21 +41,16 @@ kernels::Rows<T> rows(const at::Tensor& t) {
           .width = t.size(-1)};
 }
 
-// A kernel of the CPU, and its twin on CUDA devices where these are built.
-#ifdef PIPER_CUDA_KERNELS
+// A kernel of the CPU, and its twin on CUDA devices.
 #define PIPER_TWINS(kernel) kernels::kernel, cuda::kernel
-#else
-#define PIPER_TWINS(kernel) kernels::kernel, nullptr
-#endif
 
 // The one of x's device.
 template <class... Args>
 void run(const at::Tensor& x, void (*on_cpu)(Args...),
          std::type_identity_t<void (*)(cuda::Stream, Args...)> on_cuda,
          std::type_identity_t<Args>... args) {
-  if (x.is_cpu()) return on_cpu(args...);
-  PIPER_CHECK(on_cuda != nullptr, "built without kernels for CUDA");
-  if constexpr (cuda::kBuilt) on_cuda(cuda::Place(x).stream(), args...);
+  if (!has_cuda_kernels(x)) return on_cpu(args...);
+  on_cuda(cuda::Place(x).stream(), args...);
 }
 
 bool has_any_kernels(const at::Tensor& x) { return has_kernels(x) || has_cuda_kernels(x); }
@@ -68,14 +63,12 @@ const int32_t* indices(const at::Tensor& t) {
 }  // namespace
 
 bool has_kernels(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() && !by_compositions_everywhere.load(std::memory_order_relaxed);
+  return tensor.device().is_cpu() && !cuda::computes_with(tensor) &&
+         !by_compositions_everywhere.load(std::memory_order_relaxed);
 }
 
 bool has_cuda_kernels(const at::Tensor& tensor) {
-  if constexpr (cuda::kBuilt)
-    return tensor.is_cuda() && !by_compositions_everywhere.load(std::memory_order_relaxed) &&
-           cuda::has_driver();
-  return false;
+  return cuda::computes_with(tensor) && !by_compositions_everywhere.load(std::memory_order_relaxed);
 }
 
 void compute_by_compositions(bool everywhere) { by_compositions_everywhere = everywhere; }
@@ -101,15 +94,14 @@ void rms_norm_backward_(at::Tensor g, const at::Tensor& x, const at::Tensor& wei
   by_type(x, [&]<class T>(T) {
     const auto added = residual.defined() ? rows<const T>(residual) : kernels::Rows<const T>{};
     auto* sum = weight_gradient.defined() ? weight_gradient.data_ptr<Main<T>>() : nullptr;
-    if constexpr (cuda::kBuilt)
-      if (on_cuda) {
-        const at::Tensor strips =
-            sum == nullptr ? at::Tensor()
-                           : at::empty({cuda::kNormStrips, x.size(-1)}, weight_gradient.options());
-        return cuda::rms_norm_backward<T>(cuda::Place(x).stream(), rows<T>(g), rows<const T>(x),
-                                          weight.data_ptr<T>(), epsilon, sum, beta, added,
-                                          strips.defined() ? strips.data_ptr<Main<T>>() : nullptr);
-      }
+    if (on_cuda) {
+      const at::Tensor strips =
+          sum == nullptr ? at::Tensor()
+                         : at::empty({cuda::kNormStrips, x.size(-1)}, weight_gradient.options());
+      return cuda::rms_norm_backward<T>(cuda::Place(x).stream(), rows<T>(g), rows<const T>(x),
+                                        weight.data_ptr<T>(), epsilon, sum, beta, added,
+                                        strips.defined() ? strips.data_ptr<Main<T>>() : nullptr);
+    }
     kernels::rms_norm_backward<T>(rows<T>(g), rows<const T>(x), weight.data_ptr<T>(), epsilon, sum,
                                   beta, added);
   });
@@ -159,13 +151,12 @@ void sum_rows_out(at::Tensor out, const at::Tensor& rows, const at::Tensor& posi
 void add_rows_(at::Tensor table, const at::Tensor& index, const at::Tensor& rows) {
   if (!has_any_kernels(rows)) return any_device::add_rows_(table, index, rows);
   by_type(rows, [&]<class T>(T) {
-    if constexpr (cuda::kBuilt)
-      if (rows.is_cuda()) {
-        const auto [sorted, order] = at::sort(index, /*stable=*/true, 0, /*descending=*/false);
-        return cuda::add_rows<T>(cuda::Place(rows).stream(), table.data_ptr<Main<T>>(),
-                                 sorted.const_data_ptr<int64_t>(), order.const_data_ptr<int64_t>(),
-                                 rows.data_ptr<T>(), rows.size(0), rows.size(1));
-      }
+    if (has_cuda_kernels(rows)) {
+      const auto [sorted, order] = at::sort(index, /*stable=*/true, 0, /*descending=*/false);
+      return cuda::add_rows<T>(cuda::Place(rows).stream(), table.data_ptr<Main<T>>(),
+                               sorted.const_data_ptr<int64_t>(), order.const_data_ptr<int64_t>(),
+                               rows.data_ptr<T>(), rows.size(0), rows.size(1));
+    }
     kernels::add_rows<T>(table.data_ptr<Main<T>>(), index.data_ptr<int64_t>(), rows.data_ptr<T>(),
                          rows.size(0), rows.size(1));
   });
@@ -236,14 +227,13 @@ void router_backward_(at::Tensor probabilities, const RouterGradients& in) {
 Amount cross_entropy_(at::Tensor logits, const at::Tensor& targets, bool gradient, double scale) {
   if (!has_any_kernels(logits)) return any_device::cross_entropy_(logits, targets, gradient, scale);
   return by_type(logits, [&]<class T>(T) -> Amount {
-    if constexpr (cuda::kBuilt)
-      if (logits.is_cuda()) {
-        const at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kDouble));
-        cuda::cross_entropy<T>(cuda::Place(logits).stream(), logits.data_ptr<T>(),
-                               targets.data_ptr<int64_t>(), losses.data_ptr<double>(),
-                               logits.size(0), logits.size(1), gradient, scale);
-        return Amount(losses.sum());
-      }
+    if (has_cuda_kernels(logits)) {
+      const at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kDouble));
+      cuda::cross_entropy<T>(cuda::Place(logits).stream(), logits.data_ptr<T>(),
+                             targets.data_ptr<int64_t>(), losses.data_ptr<double>(), logits.size(0),
+                             logits.size(1), gradient, scale);
+      return Amount(losses.sum());
+    }
     return kernels::cross_entropy<T>(logits.data_ptr<T>(), targets.data_ptr<int64_t>(),
                                      logits.size(0), logits.size(1), gradient, scale);
   });

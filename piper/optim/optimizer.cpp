@@ -49,34 +49,27 @@ template <class T>
 bool update_on_cuda(const at::Tensor& w, const at::Tensor& g, const at::Tensor& m,
                     const at::Tensor& v, const AdamWScalars<T>& s) {
   constexpr at::ScalarType dtype = c10::CppTypeToScalarType<T>::value;
-  if constexpr (nn::cuda::kBuilt)
-    if (is_plain_on_cuda(w, dtype) && is_plain_on_cuda(g, dtype)) {
-      nn::cuda::adamw(nn::cuda::Place(w).stream(), w.data_ptr<T>(), g.const_data_ptr<T>(),
-                      m.data_ptr<T>(), v.data_ptr<T>(), w.numel(), s);
-      return true;
-    }
-  return false;
+  if (!is_plain_on_cuda(w, dtype) || !is_plain_on_cuda(g, dtype)) return false;
+  nn::cuda::adamw(nn::cuda::Place(w).stream(), w.data_ptr<T>(), g.const_data_ptr<T>(),
+                  m.data_ptr<T>(), v.data_ptr<T>(), w.numel(), s);
+  return true;
 }
 
 bool update_rounded_on_cuda(const at::Tensor& master, const at::Tensor& g, const at::Tensor& m,
                             const at::Tensor& v, const at::Tensor& rounded,
                             const AdamWScalars<float>& s) {
-  if constexpr (nn::cuda::kBuilt)
-    if (is_plain_on_cuda(rounded, at::kBFloat16) && is_plain_on_cuda(g, at::kFloat)) {
-      nn::cuda::adamw_rounded(nn::cuda::Place(g).stream(), master.data_ptr<float>(),
-                              g.const_data_ptr<float>(), m.data_ptr<float>(), v.data_ptr<float>(),
-                              rounded.data_ptr<c10::BFloat16>(), g.numel(), s);
-      return true;
-    }
-  return false;
+  if (!is_plain_on_cuda(rounded, at::kBFloat16) || !is_plain_on_cuda(g, at::kFloat)) return false;
+  nn::cuda::adamw_rounded(nn::cuda::Place(g).stream(), master.data_ptr<float>(),
+                          g.const_data_ptr<float>(), m.data_ptr<float>(), v.data_ptr<float>(),
+                          rounded.data_ptr<c10::BFloat16>(), g.numel(), s);
+  return true;
 }
 
 // The kernel adds in fp64 in one pass; at:: would make a copy in fp64 first.
 nn::Amount squares_on_cuda(const at::Tensor& x) {
   const at::Tensor parts = at::empty({nn::cuda::kSquareParts}, x.options().dtype(at::kDouble));
-  if constexpr (nn::cuda::kBuilt)
-    nn::cuda::sum_of_squares(nn::cuda::Place(x).stream(), x.const_data_ptr<float>(), x.numel(),
-                             parts.data_ptr<double>());
+  nn::cuda::sum_of_squares(nn::cuda::Place(x).stream(), x.const_data_ptr<float>(), x.numel(),
+                           parts.data_ptr<double>());
   return nn::Amount(parts.sum());
 }
 

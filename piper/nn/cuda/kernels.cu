@@ -1,5 +1,6 @@
 // The threads that run row_math.h on a CUDA device, and their launches.
 #include <cuda_runtime.h>
+#include <piper/nn/cuda/instances.h>
 #include <piper/nn/cuda/kernels.h>
 #include <piper/nn/cuda/row_math.h>
 
@@ -20,10 +21,23 @@ static_assert(int64_t{kPacksOfThread<1>} * kLargeBlock >= kNormBackwardWidth);
 static_assert(int64_t{kPacksOfThread<2>} * kLargeBlock * 2 >= kNormBackwardWidth);
 constexpr int kBytesOfPack = 16;  // the widest load
 
-void check_launch(const char* what) {
-  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess)
+// Without CUDA's <<<>>>, so that what is called is C++: tests/cuda_on_cpu runs it on the CPU.
+template <class... Parameters>
+void launch(Stream stream, const char* what, void (*kernel)(Parameters...), int64_t blocks,
+            dim3 threads, Parameters... parameters) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(blocks);
+  config.blockDim = threads;
+  config.stream = static_cast<cudaStream_t>(stream);
+  if (const cudaError_t error = cudaLaunchKernelEx(&config, kernel, parameters...);
+      error != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // so that the next launch does not find this one's
     throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
+  }
 }
+
+// How many groups of `size` hold n.
+constexpr int64_t groups_of(int64_t size, int64_t n) { return (n + size - 1) / size; }
 
 // A warp, or a whole block.
 template <int kThreads>
@@ -102,9 +116,7 @@ __global__ void run_each(int64_t n, F f) {
 template <class F>
 void each(Stream stream, const char* what, int64_t n, F f) {
   if (n == 0) return;
-  run_each<<<static_cast<unsigned>((n + kBlock - 1) / kBlock), kBlock, 0,
-             static_cast<cudaStream_t>(stream)>>>(n, f);
-  check_launch(what);
+  launch(stream, what, run_each<F>, groups_of(kBlock, n), kBlock, n, f);
 }
 
 // f(team, row) for every row; a team of a warp has neighbours in its block.
@@ -118,9 +130,7 @@ template <int kThreads, class F>
 void each_row(Stream stream, const char* what, int64_t n, F f) {
   if (n == 0) return;
   constexpr int kTeams = kThreads == kWarp ? kBlock / kWarp : 1;
-  run_rows<kThreads><<<static_cast<unsigned>((n + kTeams - 1) / kTeams), dim3(kThreads, kTeams), 0,
-                       static_cast<cudaStream_t>(stream)>>>(n, f);
-  check_launch(what);
+  launch(stream, what, run_rows<kThreads, F>, groups_of(kTeams, n), dim3(kThreads, kTeams), n, f);
 }
 
 template <class T>
@@ -212,9 +222,8 @@ __global__ void __launch_bounds__(kWarp* kStripWarps)
 
 template <class M>
 void add_strips(Stream stream, const M* strips, int64_t width, double beta, M* gradient) {
-  run_strips<<<static_cast<unsigned>((width + kWarp - 1) / kWarp), dim3(kWarp, kStripWarps), 0,
-               static_cast<cudaStream_t>(stream)>>>(strips, width, beta, gradient);
-  check_launch("rms_norm_backward");
+  launch(stream, "rms_norm_backward", run_strips<M>, groups_of(kWarp, width),
+         dim3(kWarp, kStripWarps), strips, width, beta, gradient);
 }
 
 template <int N, class T>
@@ -451,31 +460,6 @@ void fill_normal(Stream stream, T* target, int64_t count, PartPlaces places, uin
   });
 }
 
-#define PIPER_INSTANTIATE(T)                                                                       \
-  template void rms_norm(Stream, Rows<const T>, const T*, double, Rows<T>);                        \
-  template void rms_norm_backward(Stream, Rows<T>, Rows<const T>, const T*, double, Main<T>*,      \
-                                  double, Rows<const T>, Main<T>*);                                \
-  template void rotate(Stream, Rows<T>, const Main<T>*, const Main<T>*, int64_t, int64_t, Main<T>, \
-                       bool);                                                                      \
-  template void swiglu(Stream, const T*, T*, int64_t, int64_t);                                    \
-  template void swiglu_backward(Stream, T*, T*, int64_t, int64_t);                                 \
-  template void gather_rows(Stream, const T*, const int32_t*, T*, int64_t, int64_t);               \
-  template void sum_rows(Stream, const T*, const int32_t*, T*, int64_t, int64_t, int64_t);         \
-  template void add_rows(Stream, Main<T>*, const int64_t*, const int64_t*, const T*, int64_t,      \
-                         int64_t);                                                                 \
-  template void merge(Stream, const T*, const Main<T>*, const int32_t*, const T*, T*, int64_t,     \
-                      int64_t, int64_t);                                                           \
-  template void merge_backward(Stream, const T*, const T*, const Main<T>*, const int32_t*, T*,     \
-                               Main<T>*, RowRange, int64_t, int64_t, int64_t);                     \
-  template void cross_entropy(Stream, T*, const int64_t*, double*, int64_t, int64_t, bool,         \
-                              double);                                                             \
-  template void fill_normal(Stream, T*, int64_t, PartPlaces, uint64_t, uint64_t, double);
-PIPER_INSTANTIATE(float)
-PIPER_INSTANTIATE(double)
-PIPER_INSTANTIATE(c10::BFloat16)
-template void adamw(Stream, float*, const float*, float*, float*, int64_t,
-                    const AdamWScalars<float>&);
-template void adamw(Stream, double*, const double*, double*, double*, int64_t,
-                    const AdamWScalars<double>&);
+PIPER_CUDA_INSTANCES
 
 }  // namespace piper::nn::cuda

@@ -1,11 +1,12 @@
 // kernels.h of the folder above for CUDA devices: the same functions on device memory, behind a
-// stream. Built where there is a CUDA compiler (PIPER_CUDA_KERNELS); without one, tensors on a
-// device are computed with by compositions of at:: calls (tensor_ops_any_device.cpp).
+// stream. Built where there are a CUDA compiler and a libtorch for CUDA; elsewhere no_kernels.cpp
+// takes their place, and tensors on a device are computed with by compositions of at:: calls
+// (tensor_ops_any_device.cpp).
 //
 // Bound by memory: what is read again (a row by the norm, logits) is in a cache by then. No atomic
-// addition:
-// the same inputs give the same bits. All return at once; what they were given must stay until the
-// stream has come past them. Throws std::runtime_error with CUDA's words when a launch fails.
+// addition: the same inputs give the same bits. All return at once; what they were given must stay
+// until the stream has come past them. Throws std::runtime_error with CUDA's words when a launch
+// fails.
 #pragma once
 
 #include <piper/nn/kernels.h>
@@ -15,13 +16,7 @@
 
 namespace piper::nn::cuda {
 
-#ifdef PIPER_CUDA_KERNELS
-inline constexpr bool kBuilt = true;
-#else
-inline constexpr bool kBuilt = false;
-#endif
-
-// Of a device by its number, as 90 for 9.0; 0 where there is none.
+// Of a device by its number, as 90 for 9.0; 0 where there is none, or no kernels were built.
 int compute_capability(int device);
 // Whether the driver is new enough for the runtime that the kernels were built with, and has a
 // device. Thread-safe.

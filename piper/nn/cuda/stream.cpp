@@ -4,6 +4,8 @@
 
 namespace piper::nn::cuda {
 
+bool computes_with(const at::Tensor& tensor) { return tensor.is_cuda() && has_driver(); }
+
 Place::Place(const at::Tensor& tensor)
     : device_(tensor.device()),
       stream_(c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream()) {}

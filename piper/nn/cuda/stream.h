@@ -6,6 +6,10 @@
 
 namespace piper::nn::cuda {
 
+// Whether these kernels compute with the tensor: it lies on a CUDA device, and they were built.
+// Thread-safe.
+bool computes_with(const at::Tensor& tensor);
+
 // Where a tensor is computed with: while it lives, the tensor's device is the thread's current one.
 class Place {
  public:
