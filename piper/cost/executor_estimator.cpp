@@ -784,7 +784,7 @@ StageMemory ExecutorEstimator::rank_memory(const Strategy& s, int64_t pp_rank) {
     const Rank rank = strategy::RankLayout(s).rank(pp_rank, ep_index);
     const schedule::StepGraph step = schedule::write_step(model_, walked, {rank});
     StageMemory memory = walked_memory(
-        step, price(step, model_, walked, cluster_, load_ == nullptr ? ExpertLoad{} : *load_));
+        step, step_bytes(step, model_, walked, cluster_, load_ == nullptr ? ExpertLoad{} : *load_));
     memory.weights += held * bytes.weight;
     memory.gradients += gradients * bytes.gradient;
     (strategy::offloads_optimizer(s.offload) ? memory.host : memory.optimizer) +=
@@ -850,7 +850,18 @@ StageMemory ExecutorEstimator::stage_memory(const Strategy& s, int64_t index, in
   return memory;
 }
 
+// A search asks for the bytes of a strategy first, then for its seconds, and for these with its
+// sums of gradients at other times, which change no bytes where gradients are whole.
 std::vector<StageMemory> ExecutorEstimator::memory(const Strategy& s) {
+  Strategy asked = s;
+  asked.predicted = nullptr;
+  if (s.zero < 2) asked.reduction_start = {};
+  if (!last_memory_ || last_memory_->first != asked)
+    last_memory_.emplace(std::move(asked), find_memory(s));
+  return last_memory_->second;
+}
+
+std::vector<StageMemory> ExecutorEstimator::find_memory(const Strategy& s) {
   std::vector<StageMemory> stages;
   // Buffers of divided gradients live from one task to another: the walk follows them.
   // And so do layers' states that come from the host.

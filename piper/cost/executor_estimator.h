@@ -32,6 +32,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -134,6 +135,7 @@ class ExecutorEstimator : public Estimator {
   // Of one step and rank: what its pairs take less than one after the other.
   static double saved_by_pairs(const strategy::Strategy& strategy, int64_t pp_rank,
                                const std::vector<ChunkSeconds>& chunks);
+  std::vector<StageMemory> find_memory(const strategy::Strategy& strategy);
   StageMemory rank_memory(const strategy::Strategy& strategy, int64_t pp_rank);
   // Of the fullest rank of the stage; of one ep index.
   StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
@@ -190,6 +192,8 @@ class ExecutorEstimator : public Estimator {
   int64_t embedding_parameters_ = 0, head_parameters_ = 0, tied_parameters_ = 0;
   double norm_per_parameter_ = 0, optimizer_per_parameter_ = 0, keep_per_parameter_ = 0;
   PipelineSimulators simulators_;
+  // What memory() was last asked, without what changes no bytes.
+  std::optional<std::pair<strategy::Strategy, std::vector<StageMemory>>> last_memory_;
   std::map<std::pair<int64_t, double>, std::unique_ptr<Loaded>> loaded_;  // by ep and imbalance
 };
 

@@ -23,6 +23,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <unordered_map>
 
 namespace piper::cost {
@@ -35,18 +36,22 @@ using schedule::Segment;
 using schedule::SegmentKind;
 using schedule::SlotKind;
 
+enum class Asked { kAll, kBytes };
+
 class StepPricer {
  public:
   StepPricer(const schedule::StepGraph& step, const model::Model& model,
              const strategy::Strategy& strategy, const cluster::Cluster& cluster,
-             const ExpertLoad& load)
+             const ExpertLoad& load, Asked asked)
       : step_(step),
         model_(model),
         strategy_(strategy),
         layout_(strategy),
         cluster_(cluster),
         rows_(model, strategy, load),
-        ports_(cluster, participants(step.graph)) {
+        with_seconds_(asked == Asked::kAll) {
+    if (!with_seconds_) return;
+    ports_.emplace(cluster, participants(step.graph));
     shards_.resize(static_cast<size_t>(strategy.mesh.pp));
     for (int64_t stage = 0; stage < strategy.mesh.num_virtual_stages(); ++stage) {
       RankParameters& here = shards_[static_cast<size_t>(
@@ -64,7 +69,7 @@ class StepPricer {
     Prices prices;
     prices.cores_per_node = cluster_.cores_per_node;
     prices.core_hand_over_seconds = core_hand_over_seconds(cluster_);
-    prices.links.capacity = ports_.capacity();
+    prices.links.capacity = ports_->capacity();
     prices.links.first_need = {0};
     prices.links.pattern.assign(static_cast<size_t>(step_.graph.num_operations()), kNotYet);
     prices.links.transfer_seconds.resize(static_cast<size_t>(step_.graph.num_operations()));
@@ -81,13 +86,21 @@ class StepPricer {
                : of_rank(Rank(rank), optimized_parameters) * bytes.optimizer));
     }
     for (const Task& task : step_.graph.tasks()) {
-      const TaskPrice p = of(task);
+      const TaskPrice& p = of(task);
       prices.seconds.push_back(p.seconds);
       prices.transient_bytes.push_back(p.transient_bytes);
       if (task.operation.valid()) share_links(task, p.seconds, prices.links);
     }
     for (const graph::Slot& slot : step_.graph.slots()) prices.slot_bytes.push_back(bytes_of(slot));
     return prices;
+  }
+
+  StepBytes bytes() {
+    StepBytes bytes;
+    for (const Task& task : step_.graph.tasks())
+      bytes.transient_bytes.push_back(of(task).transient_bytes);
+    for (const graph::Slot& slot : step_.graph.slots()) bytes.slot_bytes.push_back(bytes_of(slot));
+    return bytes;
   }
 
  private:
@@ -137,8 +150,8 @@ class StepPricer {
                       place % layout_.num_members(), segment.chunk);
   }
 
-  TaskPrice of(const Task& task) {
-    if (task.kind == TaskKind::kHostCopy) return host_copy(task);
+  const TaskPrice& of(const Task& task) {
+    if (task.kind == TaskKind::kHostCopy) return copy_ = host_copy(task);
     // What a price depends on: compute on segment, phase, tape, rows; communication on segment,
     // group (or the two ends), rows of all.
     const bool compute = task.kind == TaskKind::kCompute;
@@ -176,7 +189,7 @@ class StepPricer {
     const auto [found, is_new] = transfers_.try_emplace(at, -1, 0.0);
     if (is_new) {
       const Transfer transfer =
-          message ? ports_.message(from, to, message_bytes(task)) : transfer_of(task);
+          message ? ports_->message(from, to, message_bytes(task)) : transfer_of(task);
       if (transfer.seconds > kLeastTransfer * seconds) {
         found->second = {std::ssize(links.first_need) - 1, std::min(transfer.seconds, seconds)};
         links.needs.insert(links.needs.end(), transfer.needs.begin(), transfer.needs.end());
@@ -190,31 +203,32 @@ class StepPricer {
   Transfer transfer_of(const Task& task) const {
     if (schedule::is_of_copies(step_.segment(task).kind)) {
       const std::vector<int64_t> bytes = copied_bytes_between(task);
-      return ports_.all_to_all(step_.graph.group(task.group),
-                               std::vector<double>(bytes.begin(), bytes.end()));
+      return ports_->all_to_all(step_.graph.group(task.group),
+                                std::vector<double>(bytes.begin(), bytes.end()));
     }
     if (task.kind == TaskKind::kRing) {
       const std::vector<Rank>& members = step_.graph.group(task.group);
       std::vector<double> between(members.size() * members.size());
       for (size_t i = 0; i < members.size(); ++i)
         between[i * members.size() + (i + 1) % members.size()] = gathered_bytes(task);
-      return ports_.all_to_all(members, between);
+      return ports_->all_to_all(members, between);
     }
     const bool is_half = task.kind == TaskKind::kReduceScatter ||
                          task.kind == TaskKind::kAllGather ||
                          task.kind == TaskKind::kStateCollective;
     if (task.kind != TaskKind::kAllToAll && schedule::moves_rows(step_.segment(task).kind))
-      return ports_.all_reduce(group(task), gathered_bytes(task) / (is_half ? 2 : 1));
+      return ports_->all_reduce(group(task), gathered_bytes(task) / (is_half ? 2 : 1));
     if (task.kind == TaskKind::kAllReduce || is_half) {
-      Transfer transfer = ports_.all_reduce(group(task), reduced_bytes(task), reduction_of(task));
+      Transfer transfer = ports_->all_reduce(group(task), reduced_bytes(task), reduction_of(task));
       if (is_half) transfer.seconds /= 2;
       return transfer;
     }
     if (task.kind != TaskKind::kAllToAll) return {};
-    if (is_of_peers()) return ports_.all_to_all(step_.graph.group(task.group), bytes_between(task));
-    if (rows_.balanced()) return ports_.all_to_all(group(task), pair_bytes(task));
-    if (!rows_.exact()) return ports_.all_to_all(group(task), bytes_to(task));
-    return ports_.all_to_all(step_.graph.group(task.group), bytes_between(task));
+    if (is_of_peers())
+      return ports_->all_to_all(step_.graph.group(task.group), bytes_between(task));
+    if (rows_.balanced()) return ports_->all_to_all(group(task), pair_bytes(task));
+    if (!rows_.exact()) return ports_->all_to_all(group(task), bytes_to(task));
+    return ports_->all_to_all(step_.graph.group(task.group), bytes_between(task));
   }
 
   int64_t group_place(const Task& task) const {
@@ -233,7 +247,31 @@ class StepPricer {
     return false;
   }
 
+  // What seconds() says; 0 where nobody asks for them.
+  template <class Seconds>
+  double if_asked(Seconds seconds) const {
+    return with_seconds_ ? seconds() : 0;
+  }
+
+  // Whether it has bytes of its own while it runs, by its kind.
+  bool has_bytes(const Task& task) const {
+    switch (task.kind) {
+      case TaskKind::kCompute:
+        return task.phase != Phase::kUpdate &&
+               step_.segment(task).kind != SegmentKind::kKeepGradients;
+      case TaskKind::kAllToAll:
+        return !is_of_peers();
+      case TaskKind::kAllGather:
+      case TaskKind::kReduceScatter:
+      case TaskKind::kAllReduce:
+        return true;
+      default:
+        return false;
+    }
+  }
+
   TaskPrice make(const Task& task) const {
+    if (!with_seconds_ && !has_bytes(task)) return {};
     switch (task.kind) {
       case TaskKind::kCompute:
         return task.phase == Phase::kUpdate ? update(task) : compute(task);
@@ -259,8 +297,10 @@ class StepPricer {
       case TaskKind::kReduceScatter:
         if (schedule::is_of_copies(step_.segment(task).kind)) return copies(task);
         if (schedule::moves_rows(step_.segment(task).kind)) return rows_collective(task);
-        return {
-            reduce_scatter_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
+        return {if_asked([&] {
+          return reduce_scatter_seconds(cluster_, group(task), reduced_bytes(task),
+                                        reduction_of(task));
+        })};
       case TaskKind::kStateCollective:
         PIPER_CHECK(!schedule::moves_rows(step_.segment(task).kind), "a gather of weights");
         return {all_gather_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
@@ -270,15 +310,18 @@ class StepPricer {
         return {ring_hop_seconds(cluster_, group(task), gathered_bytes(task))};
       case TaskKind::kAllReduce:
         if (schedule::moves_rows(step_.segment(task).kind)) return rows_collective(task);
-        return {all_reduce_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task))};
+        return {if_asked([&] {
+          return all_reduce_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task));
+        })};
     }
     return {};
   }
 
   // Experts that travel as residuals have messages of their own (strategy/residual_code.h).
   TaskPrice weights_gather(const Task& task) const {
-    const double moved =
-        all_gather_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task));
+    const double moved = if_asked([&] {
+      return all_gather_seconds(cluster_, group(task), reduced_bytes(task), reduction_of(task));
+    });
     const Segment& segment = step_.segment(task);
     if (segment.kind != SegmentKind::kExpertWeights || !strategy::compresses_experts(strategy_))
       return {moved};
@@ -302,7 +345,10 @@ class StepPricer {
   TaskPrice copies(const Task& task) const {
     const int32_t layer = step_.segment(task).layer;
     const bool homeward = step_.segment(task).kind == SegmentKind::kCopiedGradients;
-    return {copied_seconds(cluster_, step_.graph.group(task.group), copied_bytes_between(task)),
+    return {if_asked([&] {
+              return copied_seconds(cluster_, step_.graph.group(task.group),
+                                    copied_bytes_between(task));
+            }),
             homeward ? copied_scratch(model_, strategy_, layer, rows_.placement(layer)) : 0};
   }
   std::vector<int64_t> copied_bytes_between(const Task& task) const {
@@ -314,7 +360,8 @@ class StepPricer {
   // A gather and a scatter move as much as the two halves of a direct all-reduce.
   TaskPrice rows_collective(const Task& task) const {
     const Segment& segment = step_.segment(task);
-    const double both = all_reduce_seconds(cluster_, group(task), gathered_bytes(task));
+    const double both =
+        if_asked([&] { return all_reduce_seconds(cluster_, group(task), gathered_bytes(task)); });
     return {task.kind == TaskKind::kAllReduce ? both : both / 2,
             task.kind == TaskKind::kAllGather
                 ? 0
@@ -380,8 +427,9 @@ class StepPricer {
       return {update_seconds(segment.kind, own_gradients(task), cluster_, strategy_.precision)};
     const SegmentWork work = work_of(segment, place_of(task.rank, task.micro_batch));
     const SegmentBytes bytes = segment_bytes(model_, segment, work);
-    const double seconds =
-        segment_seconds(model_, segment, task.phase, work, cluster_, strategy_.precision);
+    const double seconds = if_asked([&] {
+      return segment_seconds(model_, segment, task.phase, work, cluster_, strategy_.precision);
+    });
     if (task.phase == Phase::kBackwardInput) return {seconds, bytes.input_transient};
     if (task.phase == Phase::kBackwardWeights) return {seconds, bytes.weights_transient};
     if (graph::is_backward(task.phase)) return {seconds, bytes.backward_transient};
@@ -439,24 +487,29 @@ class StepPricer {
     }
     if (rows_.balanced()) {
       const double bytes = pair_bytes(task);
-      return {all_to_all_seconds(cluster_, group(task), bytes) *
-                  cost_over_flat(cluster_, group(task), config, bytes, routed(task)),
+      return {if_asked([&] {
+                return all_to_all_seconds(cluster_, group(task), bytes) *
+                       cost_over_flat(cluster_, group(task), config, bytes, routed(task));
+              }),
               scratch(task, config, bytes)};
     }
     const std::vector<double> to = bytes_to(task);
     const double mean = std::accumulate(to.begin(), to.end(), 0.0) / static_cast<double>(to.size());
     if (!rows_.exact())
-      return {all_to_all_seconds(cluster_, group(task), std::span<const double>(to)) *
-                  cost_over_flat(cluster_, group(task), config, std::span<const double>(to),
-                                 routed(task)),
+      return {if_asked([&] {
+                return all_to_all_seconds(cluster_, group(task), std::span<const double>(to)) *
+                       cost_over_flat(cluster_, group(task), config, std::span<const double>(to),
+                                      routed(task));
+              }),
               scratch(task, config, mean)};
-    const double seconds =
-        all_to_all_seconds(cluster_, step_.graph.group(task.group), bytes_between(task));
-    return {seconds *
-                (strategy::deduplicates(strategy_)
-                     ? over_ports(task, mean)
-                     : cost_over_flat(cluster_, group(task), config, std::span<const double>(to))),
-            scratch(task, config, mean)};
+    return {
+        if_asked([&] {
+          return all_to_all_seconds(cluster_, step_.graph.group(task.group), bytes_between(task)) *
+                 (strategy::deduplicates(strategy_)
+                      ? over_ports(task, mean)
+                      : cost_over_flat(cluster_, group(task), config, std::span<const double>(to)));
+        }),
+        scratch(task, config, mean)};
   }
 
   Routed routed(const Task& task) const {
@@ -599,7 +652,9 @@ class StepPricer {
   ExpertRows rows_;
   std::vector<RankParameters> shards_;  // by stage
   std::vector<int64_t> optimized_;      // by stage: of its first member, which has the most
-  Ports ports_;
+  const bool with_seconds_;
+  std::optional<Ports> ports_;  // with seconds
+  TaskPrice copy_;
   std::unordered_map<PriceKey, TaskPrice, PriceKey::Hash> known_;
   // Pattern and seconds, by what an operation is and the bytes of a message.
   std::map<std::pair<PriceKey, double>, std::pair<int64_t, double>> transfers_;
@@ -613,7 +668,13 @@ Prices price(const schedule::StepGraph& step, const model::Model& model,
              const ExpertLoad& load) {
   PIPER_CHECK(strategy.mesh.world() <= cluster.num_devices(), "more ranks than devices");
   compute_of(cluster, strategy.precision);  // complains when it is not there
-  return StepPricer(step, model, strategy, cluster, load).price();
+  return StepPricer(step, model, strategy, cluster, load, Asked::kAll).price();
+}
+
+StepBytes step_bytes(const schedule::StepGraph& step, const model::Model& model,
+                     const strategy::Strategy& strategy, const cluster::Cluster& cluster,
+                     const ExpertLoad& load) {
+  return StepPricer(step, model, strategy, cluster, load, Asked::kBytes).bytes();
 }
 
 }  // namespace piper::cost

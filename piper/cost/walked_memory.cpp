@@ -15,8 +15,8 @@ using graph::TaskKind;
 
 class Walk {
  public:
-  Walk(const schedule::StepGraph& step, const Prices& prices)
-      : step_(step), prices_(prices), is_live_(step.graph.slots().size()) {}
+  Walk(const schedule::StepGraph& step, const StepBytes& bytes)
+      : step_(step), bytes_(bytes), is_live_(step.graph.slots().size()) {}
 
   StageMemory run() {
     find_ahead();
@@ -70,8 +70,8 @@ class Walk {
     end_sends();
   }
 
-  int64_t bytes(SlotId slot) const { return prices_.slot_bytes[slot.index()]; }
-  int64_t transient(const Task& task) const { return prices_.transient_bytes[task.id.index()]; }
+  int64_t bytes(SlotId slot) const { return bytes_.slot_bytes[slot.index()]; }
+  int64_t transient(const Task& task) const { return bytes_.transient_bytes[task.id.index()]; }
 
   void add(SlotId slot) {
     is_live_[slot.index()] = 1;
@@ -114,17 +114,17 @@ class Walk {
       const schedule::SlotMeaning& meaning = step_.meaning(SlotId(static_cast<int32_t>(i)));
       const bool is_of_gradients = meaning.kind == schedule::SlotKind::kGradients,
                  is_of_weights = meaning.kind == schedule::SlotKind::kWeights;
-      if (is_of_gradients) fullest_.gradients += prices_.slot_bytes[i];
-      if (is_of_weights) fullest_.weights += prices_.slot_bytes[i];
+      if (is_of_gradients) fullest_.gradients += bytes_.slot_bytes[i];
+      if (is_of_weights) fullest_.weights += bytes_.slot_bytes[i];
       if (is_of_gradients || is_of_weights || step_.graph.slots()[i].micro_batch == micro_batch)
         continue;
-      part_of(fullest_.activations, meaning.kind, meaning.segment.kind) += prices_.slot_bytes[i];
+      part_of(fullest_.activations, meaning.kind, meaning.segment.kind) += bytes_.slot_bytes[i];
     }
     fullest_.working = most_ - fullest_.activations.total() - fullest_.gradients - fullest_.weights;
   }
 
   const schedule::StepGraph& step_;
-  const Prices& prices_;
+  const StepBytes& bytes_;
   std::vector<char> is_live_;  // by slot
   std::vector<graph::TaskId> in_flight_;
   std::map<TaskId, std::vector<TaskId>> ahead_;  // gathers, by what they wait for
@@ -135,8 +135,8 @@ class Walk {
 
 }  // namespace
 
-StageMemory walked_memory(const schedule::StepGraph& step, const Prices& prices) {
-  return Walk(step, prices).run();
+StageMemory walked_memory(const schedule::StepGraph& step, const StepBytes& bytes) {
+  return Walk(step, bytes).run();
 }
 
 int64_t micro_batches_to_walk(const strategy::Strategy& s) {

@@ -398,6 +398,8 @@ struct Strategy {
   // What the planner predicted (free form: written by plan, shown by report); null: nothing. Shared
   // by copies, never changed.
   std::shared_ptr<const Json> predicted;
+  // Of `predicted` whether it is the same object.
+  bool operator==(const Strategy&) const = default;
 };
 
 // Whether keys and values pass round a ring of more than one rank.
