@@ -1,5 +1,7 @@
 #include <piper/cost/bubble.h>
 #include <piper/cost/trainer/pipeline_time.h>
+#include <piper/schedule/rank_chunks.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <algorithm>
 #include <limits>
@@ -49,7 +51,15 @@ double pipeline_bubble(const Strategy& s, const std::vector<BusySeconds>& stages
 
 void PipelineTime::fill_chunks(const Strategy& s, const ShapePrices& prices,
                                const std::vector<StageOverlap>& states) {
-  const CommTime message = stage_message(context_, s, prices);
+  const strategy::RankLayout layout(s);
+  const auto message = [&](int64_t chunk, int64_t other) {
+    const int64_t last = std::ssize(s.layers_per_stage);
+    if (other < 0 || other >= last) return CommTime{};
+    const auto rank_of = [&](int64_t of) {
+      return schedule::rank_of_stage(s.schedule, s.mesh.pp, of);
+    };
+    return stage_message(context_, layout, prices, rank_of(chunk), rank_of(other)).moves;
+  };
   const std::vector<StageSums>& of_chunks = sums_.of_chunks(s, prices);
   const bool pairs = strategy::pairs(s.schedule);
   const bool splits = strategy::splits_backward(s.schedule) && !pairs;
@@ -64,15 +74,16 @@ void PipelineTime::fill_chunks(const Strategy& s, const ShapePrices& prices,
     for_each_chunk(s, stage, [&](int64_t chunk) {
       const StageSums& u = of_chunks[static_cast<size_t>(chunk)];
       const BusySeconds b = busy_seconds(context_, u);
+      const CommTime forward = message(chunk, chunk + 1), backward = message(chunk, chunk - 1);
       const ChunkOverlap& more = of_stage.chunks.empty() ? only : of_stage.chunks[number++];
       chunks_[static_cast<size_t>(chunk)] = {
           .forward = b.forward + more.forward,
           .backward_input = b.backward - b.weights + more.backward_input,
           .backward_weights = b.weights + more.weights,
           .backward = b.backward + (splits ? more.backward_input + more.weights : more.backward),
-          .send_forward = message.total(),
-          .send_backward = message.total(),
-          .meets_other = message.transfer,
+          .send_forward = forward.total(),
+          .send_backward = backward.total(),
+          .meets_other = std::max(forward.transfer, backward.transfer),
           .pair_saves = b.hideable + more.pair_saves,
           .copy = context_.rates.host_copy_seconds(u.kept_bytes)};
     });

@@ -138,7 +138,10 @@ class StepPricer {
   }
 
   const TaskPrice& of(const Task& task) {
-    const uint64_t segment = task.segment.valid() ? task.segment.index() + 1 : 0;
+    const uint64_t segment = task.segment.valid() ? task.segment.index() + 1
+                             : task.peer.valid()
+                                 ? static_cast<uint64_t>(layout_.stage(task.peer)) + 1
+                                 : 0;
     const uint64_t key = (segment << 32) | (static_cast<uint64_t>(layout_.stage(task.rank)) << 16) |
                          (static_cast<uint64_t>(task.phase) << 8) |
                          static_cast<uint64_t>(task.kind);
@@ -148,9 +151,12 @@ class StepPricer {
   }
 
   TaskPrice make(const Task& task) const {
-    if (task.peer.valid())
-      return {parts_.message, 0,
-              estimator_.rates().message_needs(layout_.distance(Axis::kPipeline))};
+    if (task.peer.valid()) {
+      const auto [low, high] = std::minmax({layout_.stage(task.rank), layout_.stage(task.peer)});
+      const StageMessage& message =
+          parts_.messages[static_cast<size_t>(high - low == 1 ? low : high)];
+      return {message.moves, 0, estimator_.rates().message_needs(message.level)};
+    }
     const Segment& segment = step_.segment(task);
     if (task.kind == TaskKind::kCompute) {
       const StageBytes& b = stage(task.rank).bytes;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 namespace piper::cost {
 namespace {
@@ -182,9 +183,27 @@ double Rates::exchange_scratch(int64_t size, int64_t stride, const AllToAllConfi
   return scratch_bytes(site, config, pair_bytes, routed.on(site));
 }
 
-CommTime Rates::message(int64_t distance, double bytes) const {
-  if (distance == 0 || bytes <= 0) return {};
-  const size_t level = level_of(2, distance);
+// Blocks of a stage follow each other at equal distances; a block and the same one of the other
+// stage lie in one unit where none of its members' ways meets the end of a unit.
+size_t Rates::level_between(const strategy::RankLayout& layout, int64_t stage,
+                            int64_t other) const {
+  const int64_t block = layout.num_together(), way = std::abs(stage - other) * block;
+  const int64_t num_blocks = layout.num_members() / block;
+  size_t level = 0;
+  for (int64_t b = 0; b < num_blocks; ++b) {
+    const int64_t first = std::min(stage, other) * block + b * layout.distance_of_blocks();
+    const auto crosses = [&](size_t l) {
+      const int64_t unit = cluster_.devices_of_level(l);
+      return (first + block - 1 + way) / unit > first / unit;
+    };
+    while (level + 1 < cluster_.levels.size() && crosses(level)) ++level;
+    if (level + 1 == cluster_.levels.size()) break;
+  }
+  return level;
+}
+
+CommTime Rates::message(size_t level, double bytes) const {
+  if (bytes <= 0) return {};
   return {.latency = cluster_.levels[level].link.latency_seconds,
           .transfer = bytes / device_bandwidth(cluster_, level)};
 }
@@ -203,8 +222,7 @@ LevelUtilization Rates::all_to_all_needs(int64_t size, int64_t stride, double by
 }
 
 // It crosses the levels below its own too, above the innermost.
-LevelUtilization Rates::message_needs(int64_t distance) const {
-  const size_t level = level_of(2, distance);
+LevelUtilization Rates::message_needs(size_t level) const {
   BusySeconds busy{};
   const double own = 1 / device_bandwidth(cluster_, level);
   for (size_t l = std::min<size_t>(level, 1); l <= level; ++l)

@@ -10,6 +10,7 @@
 #include <piper/cluster/cluster.h>
 #include <piper/cost/all_to_all_config.h>
 #include <piper/cost/gradient_reduction_overlap.h>
+#include <piper/strategy/rank_layout.h>
 #include <piper/strategy/strategy.h>
 #include <piper/strategy/token_chunk.h>
 
@@ -63,10 +64,10 @@ class Rates {
                           const ExchangeLoad& load, const Routed& routed, double flat) const;
   double exchange_scratch(int64_t size, int64_t stride, const AllToAllConfig& config,
                           double pair_bytes, const Routed& routed) const;
-  CommTime message(int64_t distance, double bytes) const;
-  double message_seconds(int64_t distance, double bytes) const {
-    return message(distance, bytes).total();
-  }
+  // The level that messages between the ranks of two stages cross, member to member: the highest of
+  // all members.
+  size_t level_between(const strategy::RankLayout& layout, int64_t stage, int64_t other) const;
+  CommTime message(size_t level, double bytes) const;
   // What a member of such a collective (either end of a message) needs of its share of each level
   // while bytes move: 1 at the level that decides.
   LevelUtilization ring_needs(int64_t size, int64_t stride) const;
@@ -74,7 +75,7 @@ class Rates {
   // busy never grows with a bandwidth, however that changes its seconds.
   LevelUtilization all_to_all_needs(int64_t size, int64_t stride, double bytes, double copies,
                                     double transfer) const;
-  LevelUtilization message_needs(int64_t distance) const;
+  LevelUtilization message_needs(size_t level) const;
   // Host memory, over the device's link.
   double host_copy_seconds(double bytes) const { return bytes / host_bytes_per_second_; }
   // Level of the link that ties the group together, for people: "node", "pod".

@@ -145,13 +145,34 @@ ShapePrices ShapePricer::price(const LayerShape& shape) const {
   return prices;
 }
 
-CommTime stage_message(const TrainerContext& context, const Strategy& s,
-                       const ShapePrices& prices) {
-  if (s.mesh.pp == 1) return {};
-  CommTime moves = context.rates.message(
-      strategy::RankLayout(s).distance(strategy::Axis::kPipeline), prices.ends.message_bytes);
-  moves.latency += context.trainer.seconds_per_message;
-  return moves;
+StageMessage stage_message(const TrainerContext& context, const strategy::RankLayout& layout,
+                           const ShapePrices& prices, int64_t rank, int64_t other) {
+  const size_t level = context.rates.level_between(layout, rank, other);
+  StageMessage message{context.rates.message(level, prices.ends.message_bytes), level};
+  message.moves.latency += context.trainer.seconds_per_message;
+  return message;
+}
+
+StageMessages stage_messages(const TrainerContext& context, const Strategy& s,
+                             const ShapePrices& prices) {
+  const int64_t pp = s.mesh.pp;
+  if (pp == 1) return {};
+  const strategy::RankLayout layout(s);
+  StageMessages messages;
+  double count = 0;
+  const auto add = [&](int64_t rank, int64_t other, int64_t times) {
+    const CommTime moves = stage_message(context, layout, prices, rank, other).moves;
+    messages.mean.latency += moves.latency * static_cast<double>(times);
+    messages.mean.transfer += moves.transfer * static_cast<double>(times);
+    count += static_cast<double>(times);
+    if (moves.transfer >= messages.longest.transfer) messages.longest = moves;
+  };
+  for (int64_t rank = 0; rank + 1 < pp; ++rank) add(rank, rank + 1, s.mesh.vpp);
+  // In a V the next chunk lies on the rank where the last one ended.
+  if (s.mesh.vpp > 1 && !strategy::is_v(s.schedule)) add(pp - 1, 0, s.mesh.vpp - 1);
+  messages.mean.latency /= count;
+  messages.mean.transfer /= count;
+  return messages;
 }
 
 }  // namespace piper::cost

@@ -7,6 +7,7 @@
 #include <piper/cost/trainer/overlap_timeline.h>
 #include <piper/cost/trainer/pair_overlap.h>
 #include <piper/cost/trainer/trainer_context.h>
+#include <piper/strategy/rank_layout.h>
 
 #include <cstdint>
 #include <map>
@@ -71,8 +72,20 @@ class ShapePricer {
   Key last_key_{};
 };
 
-// What goes from stage to stage for one micro-batch; none without a pipeline.
-CommTime stage_message(const TrainerContext& context, const strategy::Strategy& strategy,
-                       const ShapePrices& prices);
+// What goes between two ranks of a pipeline for one micro-batch, at the level that it crosses.
+struct StageMessage {
+  CommTime moves;
+  size_t level = 0;
+};
+StageMessage stage_message(const TrainerContext& context, const strategy::RankLayout& layout,
+                           const ShapePrices& prices, int64_t rank, int64_t other);
+
+// Of all between neighbouring virtual stages, the mean, and the one that moves the longest; none
+// without a pipeline.
+struct StageMessages {
+  CommTime mean, longest;
+};
+StageMessages stage_messages(const TrainerContext& context, const strategy::Strategy& strategy,
+                             const ShapePrices& prices);
 
 }  // namespace piper::cost

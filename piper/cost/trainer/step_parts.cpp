@@ -29,11 +29,13 @@ ChunkPart chunk_part(const TrainerContext& context, const Strategy& s, const Sha
 StepParts step_parts(const TrainerContext& context, const Strategy& s, const ShapePrices& prices,
                      const StrategySums& sums, ScheduleFacts& schedules) {
   const TrainerProfile& trainer = context.trainer;
-  StepParts parts{.ends = &prices.ends,
-                  .trainer = &trainer,
-                  .message = stage_message(context, s, prices),
-                  .hidden_gradients = trainer.hidden_gradients};
-  parts.message_wait = (1 - trainer.hidden_messages) * parts.message.total();
+  StepParts parts{
+      .ends = &prices.ends, .trainer = &trainer, .hidden_gradients = trainer.hidden_gradients};
+  parts.message_wait =
+      (1 - trainer.hidden_messages) * stage_messages(context, s, prices).mean.total();
+  const strategy::RankLayout layout(s);
+  for (int64_t rank = 0; rank < s.mesh.pp; ++rank)
+    parts.messages.push_back(stage_message(context, layout, prices, rank, (rank + 1) % s.mesh.pp));
   parts.chunks.resize(s.layers_per_stage.size());
   for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
     const StageSums& u = sums.stages[static_cast<size_t>(stage)];

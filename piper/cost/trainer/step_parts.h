@@ -39,9 +39,9 @@ struct StepParts {
   std::vector<StagePart> stages;
   const EndPrice* ends = nullptr;
   const TrainerProfile* trainer = nullptr;
-  CommTime message;
-  double message_wait = 0;      // of it, what computing waits for
-  double hidden_gradients = 0;  // part of the traffic of states that may hide
+  std::vector<StageMessage> messages;  // rank of the pipeline to the next; the last's to the first
+  double message_wait = 0;             // of one in the mean, what computing waits for
+  double hidden_gradients = 0;         // part of the traffic of states that may hide
 };
 
 // `prices` outlive the result.

@@ -5,6 +5,7 @@
 #include <piper/cost/trainer/trainer_estimator.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <utility>
@@ -105,9 +106,8 @@ Estimate TrainerEstimator::estimate(const Strategy& s, double imbalance,
       m * (states[busiest].forward + states[busiest].backward + states[busiest].weights);
   e.time.compute = m * b.exposed() - e.time.tensor - e.time.exchange - e.time.context -
                    e.time.recompute - with_states;
-  const double message = stage_message(context_, s, prices).total();
-  e.time.messages =
-      2 * message * (1 - context_.trainer.hidden_messages) * m * static_cast<double>(s.mesh.vpp);
+  const StageMessages messages = stage_messages(context_, s, prices);
+  e.time.messages = message_waits(s, messages, std::numeric_limits<double>::infinity());
   // Who updates most, which with divided states is not who holds most, ends last.
   const StageSums& most = *std::ranges::max_element(sums, {}, [&](const StageSums& x) {
     return update_seconds(context_, s, x) + optimizer_copy_seconds(context_, s, x);
@@ -119,18 +119,33 @@ Estimate TrainerEstimator::estimate(const Strategy& s, double imbalance,
                  .in_turn = m * b.exposed(),
                  .with_states = with_states,
                  .last_backward = b.backward / static_cast<double>(s.mesh.vpp),
-                 .bubble = pipeline_bubble(s, busy_, busiest, message)},
+                 .bubble = pipeline_bubble(s, busy_, busiest, messages.mean.total())},
                 {.seconds = give_up_above_seconds, .bytes = most_bytes}, e);
+  if (!e.is_coarse) {
+    e.time.messages = message_waits(s, messages, e.pipeline_seconds);
+    e.at_least = e.time.total();
+  }
   e.seconds = e.time.total();
   return e;
+}
+
+// What computing waits for by the trainer's habit; and since no step is shorter than what its busiest
+// link carries, all micro-batches one after the other each way, what that is more than the pipeline.
+double TrainerEstimator::message_waits(const Strategy& s, const StageMessages& messages,
+                                       double pipeline_seconds) const {
+  const double each_way = static_cast<double>(s.num_micro_batches * s.mesh.vpp);
+  return std::max(2 * messages.mean.total() * (1 - context_.trainer.hidden_messages) * each_way,
+                  each_way * messages.longest.transfer - pipeline_seconds);
 }
 
 double TrainerEstimator::simulated_seconds(const Strategy& s, double imbalance) {
   const Estimate e = estimate(s, imbalance);
   if (s.mesh.pp == 1) return e.seconds;
   const ShapePrices& prices = shapes_.of(s, imbalance);
-  return e.seconds - e.pipeline_seconds +
-         pipeline_.simulated(s, prices, overlaps_.of(s, prices, sums_.of(s, prices)));
+  const double pipeline =
+      pipeline_.simulated(s, prices, overlaps_.of(s, prices, sums_.of(s, prices)));
+  return e.seconds - e.pipeline_seconds - e.time.messages + pipeline +
+         message_waits(s, stage_messages(context_, s, prices), pipeline);
 }
 
 StepParts TrainerEstimator::parts(const Strategy& s, double imbalance) {
@@ -174,7 +189,18 @@ double TrainerEstimator::bound_of_split(const Strategy& s, double imbalance) {
   double busiest = 0;
   for (const StageLoad& stage : stage_loads(s, imbalance))
     busiest = std::max(busiest, stage.seconds);
-  return static_cast<double>(s.num_micro_batches) * busiest;
+  return std::max(static_cast<double>(s.num_micro_batches) * busiest, least_link(s, imbalance));
+}
+
+// What the busiest link of the pipeline carries, wherever the search puts the stages.
+double TrainerEstimator::least_link(Strategy s, double imbalance) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const strategy::Placement placement : strategy::kPlacements) {
+    s.placement = placement;
+    const StageMessages messages = stage_messages(context_, s, shapes_.of(s, imbalance));
+    least = std::min(least, messages.longest.transfer);
+  }
+  return static_cast<double>(s.num_micro_batches * s.mesh.vpp) * least;
 }
 
 double TrainerEstimator::bound_of_schedule(const Strategy& s, double imbalance) {
@@ -183,7 +209,8 @@ double TrainerEstimator::bound_of_schedule(const Strategy& s, double imbalance) 
     const BusySeconds b = busy_seconds(context_, stage);
     sum += b.total() - std::max(0.0, b.hideable);  // not every micro-batch is in a pair
   }
-  return static_cast<double>(s.num_micro_batches) * sum / static_cast<double>(s.mesh.pp);
+  return std::max(static_cast<double>(s.num_micro_batches) * sum / static_cast<double>(s.mesh.pp),
+                  least_link(s, imbalance));
 }
 
 std::vector<StageLoad> TrainerEstimator::stage_loads(const Strategy& s, double imbalance) {

@@ -96,6 +96,9 @@ class TrainerEstimator : public Estimator {
   // Of one stage, without what states add.
   BusySeconds busy_of(const strategy::Strategy& s, const StageSums& sums, int64_t stage);
   Estimate bytes_of(const strategy::Strategy& s, const StrategySums& sums);
+  double least_link(strategy::Strategy s, double imbalance);
+  double message_waits(const strategy::Strategy& s, const StageMessages& messages,
+                       double pipeline_seconds) const;
 
   TrainerContext context_;
   ShapePricer shapes_;
