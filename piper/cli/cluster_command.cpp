@@ -130,7 +130,8 @@ void print_sources(const cluster::Cluster& c) {
   }
 }
 
-void print_cluster(const cluster::Cluster& c, bool sources) {
+// `asked`: the name or file that was given.
+void print_cluster(const cluster::Cluster& c, const std::string& asked, bool sources) {
   print_device(c);
   print_levels(c);
   print_precisions(c);
@@ -148,7 +149,7 @@ void print_cluster(const cluster::Cluster& c, bool sources) {
     return source != nullptr && cluster::is_assumption(*source);
   });
   fmt::print("{} figures, {} of them assumptions: piper cluster {} --sources\n", facts.size(),
-             assumed, c.name);
+             assumed, asked);
 }
 
 int print_list(bool json) {
@@ -175,7 +176,7 @@ int run(const Flags& flags) {
   if (flags.json)  // the description itself: edited, it can be given back as a file
     std::cout << cluster::to_json(c).dump(2) << "\n";
   else
-    print_cluster(c, flags.sources);
+    print_cluster(c, flags.name, flags.sources);
   return 0;
 }
 

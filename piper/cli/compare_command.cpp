@@ -92,6 +92,25 @@ std::string change(double a, double b) {
   return fmt::format("{:+.1f} %", (b - a) / a * 100);
 }
 
+std::string capacity(const strategy::Strategy& s) {
+  if (!s.capacity.is_limited()) return "dropless";
+  return fmt::format("{}, drops by {}{}", s.capacity.factor, strategy::name(s.capacity.drop),
+                     s.capacity.pads ? ", padded" : "");
+}
+
+std::string mixture(const strategy::Strategy& s) {
+  const char* name = strategy::name(s.moe_schedule);
+  return s.moe_chunks > 1 ? fmt::format("{} x {}", name, s.moe_chunks) : name;
+}
+
+std::string recomputed(const strategy::Strategy& s) {
+  if (s.recompute_per_stage.empty()) return strategy::name(s.recompute);
+  std::vector<std::string> stages;
+  for (const strategy::Recompute of : s.recompute_per_stage)
+    stages.emplace_back(strategy::name(of));
+  return fmt::format("{}", fmt::join(stages, " "));
+}
+
 std::vector<std::pair<std::string, std::pair<std::string, std::string>>> axes(const Side& a,
                                                                               const Side& b) {
   const strategy::Strategy &x = a.priced.strategy, &y = b.priced.strategy;
@@ -116,11 +135,12 @@ std::vector<std::pair<std::string, std::pair<std::string, std::string>>> axes(co
       {"global batch", number(x.global_batch_sequences, y.global_batch_sequences)},
       {"sequence", number(x.sequence, y.sequence)},
       {"schedule", {strategy::name(x.schedule), strategy::name(y.schedule)}},
-      {"recompute", {strategy::name(x.recompute), strategy::name(y.recompute)}},
+      {"recompute", {recomputed(x), recomputed(y)}},
       {"zero", number(x.zero, y.zero)},
-      {"capacity factor",
-       {fmt::format("{}", x.capacity.factor), fmt::format("{}", y.capacity.factor)}},
-      {"padded to capacity", number(x.capacity.pads, y.capacity.pads)},
+      {"mixture layers", {mixture(x), mixture(y)}},
+      {"capacity factor", {capacity(x), capacity(y)}},
+      {"copies of experts", number(x.redundant_experts, y.redundant_experts)},
+      {"tokens predicted ahead", number(x.mtp_depth, y.mtp_depth)},
       {"expert compression", number(x.expert_compression, y.expert_compression)},
       {"reductions", {strategy::name(x.reduction), strategy::name(y.reduction)}},
       {"reductions start", {strategy::name(x.reduction_start), strategy::name(y.reduction_start)}},

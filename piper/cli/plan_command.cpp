@@ -259,10 +259,8 @@ Run add_plan(Subcommand command) {
       .add_option("--imbalance", flags->imbalance, "rows of the busiest expert rank over the mean")
       .check(number_in(1.0, 1000.0))
       .show_default();
-  command.add_flag(
-      "--runnable", flags->fixed.runnable,
-      "only what this Piper trains with: tp with sp, pp, ep, dp, 1f1b and gpipe (always so on CPU "
-      "clusters, and for --paper)");
+  command.add_flag("--runnable", flags->fixed.runnable,
+                   "only what this Piper trains (always so on CPU clusters, and for --paper)");
   command.add_flag("--explain", flags->explain,
                    "the best of each family, why it lost, what would revive it; the front of speed "
                    "and memory; what other exchanges of tokens would cost");
