@@ -140,7 +140,7 @@ std::vector<std::pair<std::string, std::pair<std::string, std::string>>> axes(co
       {"mixture layers", {mixture(x), mixture(y)}},
       {"capacity factor", {capacity(x), capacity(y)}},
       {"copies of experts", number(x.redundant_experts, y.redundant_experts)},
-      {"tokens predicted ahead", number(x.mtp_depth, y.mtp_depth)},
+      {"MTP modules", number(x.mtp_depth, y.mtp_depth)},
       {"expert compression", number(x.expert_compression, y.expert_compression)},
       {"reductions", {strategy::name(x.reduction), strategy::name(y.reduction)}},
       {"reductions start", {strategy::name(x.reduction_start), strategy::name(y.reduction_start)}},

@@ -7,8 +7,8 @@
 // Bytes for a rank of another process go through the memory of both hosts, over the wire that the
 // world has:
 //
-//   sender    copies to its host, marks; when the mark is reached    --- bytes --->   post_receive on its host;
-//             (a thread says so) the host sends                                       when they are there its stream copies
+//   sender    copies to its host, marks           --- bytes --->   post_receive on its host
+//             (a thread sees the mark reached)                     its stream copies
 //
 // A request is done once the host has put all of this into the streams (and the wire has taken the
 // bytes): no rank's thread waits for a device. Which stream that is, the calling thread says

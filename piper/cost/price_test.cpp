@@ -43,6 +43,49 @@ double seconds(const Priced& p, Rank rank, graph::TaskKind kind, SegmentKind seg
 
 }  // namespace
 
+TEST_CASE("the bytes alone are those of the prices, of every kind of task") {
+  const model::Model model = example::mixture(4);
+  std::vector<strategy::Strategy> all;
+  const auto add = [&](int64_t pp, int64_t ep, int64_t dp, int64_t m) -> strategy::Strategy& {
+    return all.emplace_back(example::strategy(model, pp, ep, dp, m));
+  };
+  for (int64_t zero = 0; zero <= 3; ++zero) add(2, 2, 2, 2).zero = zero;
+  add(1, 2, 4, 1).all_to_all = strategy::AllToAll::kHaloDedup;
+  add(1, 4, 4, 2).capacity.factor = 1;
+  add(2, 2, 2, 2).offload = strategy::Offload::kOptimizerAndActivations;
+  add(1, 2, 4, 2).redundant_experts = 2;
+  add(2, 1, 2, 2).schedule = strategy::PipelineSchedule::kZbH1;
+  strategy::Strategy& compressed = add(1, 2, 4, 2);
+  compressed.zero = 1, compressed.expert_compression = 10;
+  strategy::Strategy& chunked = add(1, 2, 4, 2);
+  chunked.moe_schedule = strategy::MoeSchedule::kChunked, chunked.moe_chunks = 2;
+  strategy::Strategy& peers = add(1, 4, 4, 2);
+  peers.moe_schedule = strategy::MoeSchedule::kFasterMoe, peers.moe_chunks = 2;
+  for (const strategy::Strategy& s : all) {
+    for (const std::string& problem : strategy::contradictions(s, model)) FAIL(problem);
+    const schedule::StepGraph step = schedule::write_step(model, s);
+    const Prices whole = price(step, model, s, example::nodes());
+    const StepBytes alone = step_bytes(step, model, s, example::nodes());
+    CHECK(alone.transient_bytes == whole.transient_bytes);
+    CHECK(alone.slot_bytes == whole.slot_bytes);
+  }
+  // What was asked before changes no answer.
+  const cluster::Cluster nodes = example::nodes();
+  ExecutorEstimator kept(model, nodes, all.front().precision, all.front().sequence);
+  for (int round = 0; round < 2; ++round)
+    for (const strategy::Strategy& s : all) {
+      ExecutorEstimator fresh(model, nodes, s.precision, s.sequence);
+      const Estimate bytes = kept.bytes(s), estimate = kept.estimate(s);
+      CHECK(bytes.peak_bytes == fresh.bytes(s).peak_bytes);
+      CHECK(estimate.peak_bytes == bytes.peak_bytes);
+      if (s.zero >= 2) continue;  // sums start when they are ready
+      strategy::Strategy later = s;
+      later.reduction_start = strategy::ReductionStart::kYielding;
+      CHECK(kept.bytes(later).peak_bytes ==
+            ExecutorEstimator(model, nodes, s.precision, s.sequence).bytes(later).peak_bytes);
+    }
+}
+
 TEST_CASE("the experts beside the largest are counted by size, each with rows of its own") {
   const model::Model model = example::mixture(1);
   const strategy::Strategy s = example::strategy(model, 1, 1, 1, 1);

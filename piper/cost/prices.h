@@ -64,7 +64,7 @@ Prices price(const schedule::StepGraph& step, const model::Model& model,
              const strategy::Strategy& strategy, const cluster::Cluster& cluster,
              const ExpertLoad& load = {});
 
-// The bytes of these prices alone, in about a third of the time.
+// The bytes of these prices alone, without the work of their seconds.
 StepBytes step_bytes(const schedule::StepGraph& step, const model::Model& model,
                      const strategy::Strategy& strategy, const cluster::Cluster& cluster,
                      const ExpertLoad& load = {});

@@ -13,10 +13,10 @@
 
 namespace piper::cost {
 
-// `step`: with the tasks of this rank alone, which have these bytes. Of the moment with the most live
-// bytes: `activations` is what other micro-batches than that of the task then running have kept,
-// `gradients` the buffers of divided ones, `working` all else. Other state, messages and in_flight
-// are not filled.
+// `step`: with the tasks of this rank alone, which have these bytes. Of the moment with the most
+// live bytes: `activations` is what other micro-batches than that of the task then running have
+// kept, `gradients` the buffers of divided ones, `working` all else. Other state, messages and
+// in_flight are not filled.
 StageMemory walked_memory(const schedule::StepGraph& step, const StepBytes& bytes);
 
 // Micro-batches after which a step of this strategy holds no more than before: what a walk needs to

@@ -96,6 +96,14 @@ TEST_CASE("no step is shorter than what its busiest link has to carry, estimated
     CHECK(e.time.total() == doctest::Approx(e.seconds));
     CHECK(on_slow.simulated_seconds(s) >= 0.9 * link);
     CHECK(e.seconds > 1.5 * on_fast.estimate(s).seconds);
+    // What a search leaves out by a bound is no faster, wherever it would put the stages.
+    for (const Placement placement : strategy::kPlacements) {
+      Strategy placed = s;
+      placed.placement = placement;
+      const double seconds = on_slow.estimate(placed).seconds * (1 + 1e-9);
+      CHECK(on_slow.bound_of_split(s) <= seconds);
+      CHECK(on_slow.bound_of_schedule(s) <= seconds);
+    }
   }
 }
 

@@ -129,8 +129,9 @@ Estimate TrainerEstimator::estimate(const Strategy& s, double imbalance,
   return e;
 }
 
-// What computing waits for by the trainer's habit; and since no step is shorter than what its busiest
-// link carries, all micro-batches one after the other each way, what that is more than the pipeline.
+// What computing waits for by the trainer's profile. But no step is shorter than its busiest link
+// is occupied, which carries all micro-batches one after the other each way: at least what this
+// takes longer than the pipeline.
 double TrainerEstimator::message_waits(const Strategy& s, const StageMessages& messages,
                                        double pipeline_seconds) const {
   const double each_way = static_cast<double>(s.num_micro_batches * s.mesh.vpp);

@@ -96,7 +96,9 @@ class TrainerEstimator : public Estimator {
   // Of one stage, without what states add.
   BusySeconds busy_of(const strategy::Strategy& s, const StageSums& sums, int64_t stage);
   Estimate bytes_of(const strategy::Strategy& s, const StrategySums& sums);
+  // Seconds for which the busiest link between stages is occupied, in its best placement.
   double least_link(strategy::Strategy s, double imbalance);
+  // Seconds of a step that waits for messages beside a pipeline of so many.
   double message_waits(const strategy::Strategy& s, const StageMessages& messages,
                        double pipeline_seconds) const;
 
