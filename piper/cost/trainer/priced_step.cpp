@@ -76,6 +76,7 @@ class StepPricer {
         step_(step),
         parts_(estimator.parts(s, imbalance)),
         layout_(s),
+        rates_(estimator.rates().among(s.mesh.world())),
         ports_(estimator.cluster(), participants(step.graph)),
         first_host_port_(static_cast<int32_t>(ports_.capacity().size())) {
     for (size_t chunk = 0; chunk < parts_.chunks.size(); ++chunk)
@@ -155,7 +156,7 @@ class StepPricer {
       const auto [low, high] = std::minmax({layout_.stage(task.rank), layout_.stage(task.peer)});
       const StageMessage& message =
           parts_.messages[static_cast<size_t>(high - low == 1 ? low : high)];
-      return {message.moves, 0, estimator_.rates().message_needs(message.level)};
+      return {message.moves, 0, rates_.message_needs(message.level)};
     }
     const Segment& segment = step_.segment(task);
     if (task.kind == TaskKind::kCompute) {
@@ -171,7 +172,7 @@ class StepPricer {
     if (task.kind == TaskKind::kAllToAll)
       price.needs = exchange(segment, task.phase).needs;
     else if (axis != Axis::kWorld && axis != Axis::kEmbeddingTable && axis != Axis::kRank)
-      price.needs = estimator_.rates().ring_needs(layout_.size(axis), layout_.distance(axis));
+      price.needs = rates_.ring_needs(layout_.size(axis), layout_.distance(axis));
     return price;
   }
 
@@ -415,6 +416,7 @@ class StepPricer {
   const schedule::StepGraph& step_;
   const StepParts parts_;
   const strategy::RankLayout layout_;
+  const Rates rates_;
   const Ports ports_;
   const int32_t first_host_port_;
   std::vector<size_t> chunk_of_layer_;

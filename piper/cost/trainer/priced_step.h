@@ -5,7 +5,7 @@
 //
 //   compute       a segment's seconds; split as the trainer overlaps it, in parts no longer than
 //                 what they hide
-//   collectives   alone each takes what cost::Rates says of a group that begins at device 0; the
+//   collectives   alone each takes what cost::Rates says of the worst group of its axis; the
 //                 collectives of a pass share its price by what they gather or sum. While bytes
 //                 move an operation needs its members' ports (cost/links.h), which all axes share
 //   host          a device's link to its host is a port too: copies both ways share it

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <numeric>
 
 namespace piper::cost {
 namespace {
@@ -52,6 +53,7 @@ Rates::Rates(const cluster::Cluster& cluster, Precision precision) : cluster_(cl
   const double link = cluster.levels.front().link.bytes_per_second;
   ring_bytes_per_second_ = number(cluster, "ring_bytes_per_second", link);
   host_bytes_per_second_ = cost::host_bytes_per_second(cluster);
+  num_ranks_ = cluster.num_devices();
 }
 
 double Rates::product_seconds(double m, double n, double k) const {
@@ -75,15 +77,49 @@ double Rates::pass_seconds(double bytes) const {
   return bytes > 0 ? bytes / bytes_per_second_ + launch_ : 0;
 }
 
-size_t Rates::level_of(int64_t size, int64_t stride) const {
-  const int64_t last = (size - 1) * stride;
-  size_t level = 0;
-  while (level + 1 < cluster_.levels.size() && last >= cluster_.devices_of_level(level)) ++level;
-  return level;
+Rates Rates::among(int64_t num_ranks) const {
+  Rates fewer = *this;
+  fewer.num_ranks_ = std::min(num_ranks_, num_ranks);
+  return fewer;
+}
+
+// Groups fill blocks of size x stride devices. Where a unit ends inside a block, some of the
+// block's groups have members on both sides; of its devices in one unit, w in a row, some group has
+// w / stride, and never less than one.
+Rates::Worst Rates::worst_of(int64_t size, int64_t stride) const {
+  Worst worst;
+  worst.inside[0] = 1;
+  const int64_t block = size * stride;
+  const int64_t end_of_groups = std::max<int64_t>(1, num_ranks_ / block) * block;
+  for (size_t l = 0; l + 1 < cluster_.levels.size(); ++l) {
+    const int64_t unit = cluster_.devices_of_level(l);
+    if (end_of_groups <= unit || unit % block == 0) break;
+    worst.level = l + 1;
+    worst.first = -1;
+    int64_t fewest = std::clamp<int64_t>(unit / stride, 1, size);
+    // Of the devices begin .. end, within one unit and one block.
+    const auto take = [&](int64_t begin, int64_t end) {
+      const int64_t members = std::max<int64_t>(1, (end - begin) / stride);
+      if (members > fewest || (members == fewest && worst.first >= 0)) return;
+      fewest = members;
+      worst.first = begin / block * block + (end - begin < stride ? begin : end) % block % stride;
+    };
+    // Blocks that begin with a unit have seen all that there is to see.
+    const int64_t period = block % unit == 0 ? 0 : std::lcm(unit, block);
+    for (int64_t end = unit; end < std::min(end_of_groups, period); end += unit) {
+      const int64_t begin = end / block * block;
+      if (begin == end) continue;
+      take(std::max(begin, end - unit), end);
+      take(end, std::min(begin + block, end + unit));
+    }
+    worst.first = std::max<int64_t>(0, worst.first);
+    worst.inside[l + 1] = static_cast<double>(fewest);
+  }
+  return worst;
 }
 
 const char* Rates::link_of(int64_t size, int64_t stride) const {
-  return cluster_.levels[level_of(size, stride)].name.c_str();
+  return cluster_.levels[worst_of(size, stride).level].name.c_str();
 }
 
 double Rates::step_seconds(size_t level) const {
@@ -96,37 +132,28 @@ Rates::BusySeconds Rates::ring_busy(int64_t size, int64_t stride, double bytes) 
   const auto n = static_cast<double>(size);
   const double wire = bytes * (n - 1) / n;
   busy[0] = wire / ring_bytes_per_second_;
-  const size_t level = level_of(size, stride);
-  for (size_t l = 1; l <= level; ++l) {
-    // Members that one unit below this level holds speak through its NICs together.
-    const int64_t unit = cluster_.devices_of_level(l - 1);
-    const auto members = static_cast<double>(std::clamp<int64_t>(unit / stride, 1, size));
-    busy[l] = wire / (device_bandwidth(cluster_, l) * members);
-  }
+  const Worst worst = worst_of(size, stride);
+  // Members that one unit below this level holds speak through its NICs together.
+  for (size_t l = 1; l <= worst.level; ++l)
+    busy[l] = wire / (device_bandwidth(cluster_, l) * worst.inside[l]);
   return busy;
 }
 
 CommTime Rates::all_gather(int64_t size, int64_t stride, double bytes) const {
   if (size <= 1 || bytes <= 0) return {};
-  const size_t level = level_of(size, stride);
+  const size_t level = worst_of(size, stride).level;
   return {.latency = cluster_.levels[level].link.latency_seconds +
                      static_cast<double>(size - 1) * step_seconds(level),
           .transfer = std::ranges::max(ring_busy(size, stride, bytes))};
-}
-
-double Rates::members_below(size_t level, int64_t size, int64_t stride) const {
-  if (level == 0) return 1;
-  return static_cast<double>(
-      std::clamp<int64_t>(cluster_.devices_of_level(level - 1) / stride, 1, size));
 }
 
 Rates::BusySeconds Rates::all_to_all_busy(int64_t size, int64_t stride, double bytes,
                                           double copies) const {
   BusySeconds busy{};
   const auto n = static_cast<double>(size);
-  const size_t level = level_of(size, stride);
-  for (size_t l = 0; l <= level; ++l) {
-    const double inside = members_below(l, size, stride);
+  const Worst worst = worst_of(size, stride);
+  for (size_t l = 0; l <= worst.level; ++l) {
+    const double inside = worst.inside[l];
     double crossing = bytes * (n - inside) / n;
     if (l > 0 && copies > 1) {
       // Expected distinct units of this kind among the k choices of a row, one's own left out.
@@ -141,7 +168,7 @@ Rates::BusySeconds Rates::all_to_all_busy(int64_t size, int64_t stride, double b
 
 CommTime Rates::all_to_all(int64_t size, int64_t stride, double bytes, double copies) const {
   if (size <= 1 || bytes <= 0) return {};
-  return {.latency = cluster_.levels[level_of(size, stride)].link.latency_seconds,
+  return {.latency = cluster_.levels[worst_of(size, stride).level].link.latency_seconds,
           .transfer = std::ranges::max(all_to_all_busy(size, stride, bytes, copies))};
 }
 
@@ -150,11 +177,11 @@ CommTime Rates::all_to_all(int64_t size, int64_t stride, double bytes,
   const int64_t first = std::max<int64_t>(1, distances.first);  // the member itself is at 0
   const int64_t end = distances.first + distances.count;
   if (size <= 1 || bytes <= 0 || first >= end) return {};
-  const size_t level = level_of(size, stride);
-  CommTime moves{.latency = cluster_.levels[level].link.latency_seconds};
-  for (size_t l = 0; l <= level; ++l) {
+  const Worst worst = worst_of(size, stride);
+  CommTime moves{.latency = cluster_.levels[worst.level].link.latency_seconds};
+  for (size_t l = 0; l <= worst.level; ++l) {
     // Of two members so far apart on the ring both may lie in one unit, either way round.
-    const double inside = members_below(l, size, stride);
+    const double inside = worst.inside[l];
     double leaving = 0;  // peers, of a member in the mean
     for (int64_t d = first; d < end; ++d)
       leaving += 1 - (std::max(0.0, inside - static_cast<double>(d)) +
@@ -169,7 +196,8 @@ CommTime Rates::all_to_all(int64_t size, int64_t stride, double bytes,
 double Rates::exchange_seconds(int64_t size, int64_t stride, const AllToAllConfig& config,
                                const ExchangeLoad& load, const Routed& routed, double flat) const {
   if (size <= 1 || flat <= 0) return 0;
-  const ExchangeSite site(cluster_, {.stride = stride, .size = size});
+  const ExchangeSite site(
+      cluster_, {.first = worst_of(size, stride).first, .stride = stride, .size = size});
   const ExchangeLoad full{load.pair_bytes, load.hot, routed.on(site)};
   const double flat_all_to_all =
       configured_seconds(site, {strategy::AllToAll::kNodeAware, 0}, full);
@@ -179,7 +207,8 @@ double Rates::exchange_seconds(int64_t size, int64_t stride, const AllToAllConfi
 double Rates::exchange_scratch(int64_t size, int64_t stride, const AllToAllConfig& config,
                                double pair_bytes, const Routed& routed) const {
   if (size <= 1) return 0;
-  const ExchangeSite site(cluster_, {.stride = stride, .size = size});
+  const ExchangeSite site(
+      cluster_, {.first = worst_of(size, stride).first, .stride = stride, .size = size});
   return scratch_bytes(site, config, pair_bytes, routed.on(site));
 }
 

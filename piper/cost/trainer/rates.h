@@ -4,7 +4,9 @@
 // Products and attention come from the cluster's measured curves where it has them, else from its
 // stated efficiency. Collectives are rings: T = latency + (n - 1) step + wire / bandwidth, with the
 // bandwidth of the tightest level that the ring crosses: a level's share of a device times the
-// members that its units hold, because every group of an axis communicates at the same time.
+// members that its units hold, because every group of an axis communicates at the same time. The
+// group that counts is the one that fares worst: where a degree does not divide a unit (tensor
+// parallelism of 4 with 6 devices a node), some groups lie in two units though others lie in one.
 #pragma once
 
 #include <piper/cluster/cluster.h>
@@ -28,6 +30,8 @@ class Rates {
  public:
   // Throws InvalidInput when the cluster has no figures for the precision. The cluster outlives it.
   Rates(const cluster::Cluster& cluster, strategy::Precision precision);
+  // The same where groups take up no more than the first num_ranks devices; else all of them.
+  Rates among(int64_t num_ranks) const;
 
   // m x k times k x n, in one launch.
   double product_seconds(double m, double n, double k) const;
@@ -38,7 +42,8 @@ class Rates {
   double launch_seconds() const { return launch_; }
   double peak_flops_per_second() const { return peak_; }
 
-  // `size` members, `stride` devices apart, the first on device 0. `bytes`: the whole buffer.
+  // `size` members, `stride` devices apart: the worst of the groups that are so cut from all ranks,
+  // size x stride after size x stride. `bytes`: the whole buffer.
   CommTime all_gather(int64_t size, int64_t stride, double bytes) const;
   double all_gather_seconds(int64_t size, int64_t stride, double bytes) const {
     return all_gather(size, stride, bytes).total();
@@ -83,9 +88,14 @@ class Rates {
 
  private:
   using BusySeconds = std::array<double, kMaxLevels>;  // by level
-  size_t level_of(int64_t size, int64_t stride) const;
-  // Members of the group in one unit of the level below.
-  double members_below(size_t level, int64_t size, int64_t stride) const;
+  // The worst of such groups.
+  struct Worst {
+    size_t level = 0;   // the highest that one of them crosses
+    int64_t first = 0;  // device of the first member, of one that crosses it with fewest neighbours
+    // By level, up to the highest: fewest members in one unit of the level below.
+    std::array<double, kMaxLevels> inside{};
+  };
+  Worst worst_of(int64_t size, int64_t stride) const;
   double step_seconds(size_t level) const;
   // How long a member keeps its share of every level busy.
   BusySeconds ring_busy(int64_t size, int64_t stride, double bytes) const;
@@ -95,6 +105,7 @@ class Rates {
   const cluster::Compute* attention_;  // bf16 where products run in fewer bits
   double peak_ = 0, rate_ = 0, launch_ = 0, bytes_per_second_ = 0, element_bytes_ = 2;
   double ring_bytes_per_second_ = 0, host_bytes_per_second_ = 0;
+  int64_t num_ranks_ = 0;
 };
 
 }  // namespace piper::cost

@@ -92,7 +92,8 @@ const ShapePrices& ShapePricer::of(const Strategy& s, double imbalance) {
   const bool splits = context_.trainer.schedules_mixtures &&
                       strategy::splits_backward(s.schedule) &&
                       (chunks > 1 || layer_types_.has_shared);
-  const Key key{s.micro_batch_sequences,
+  const Key key{s.mesh.world(),
+                s.micro_batch_sequences,
                 s.mesh.tp,
                 s.mesh.cp,
                 s.mesh.ep,
@@ -123,14 +124,15 @@ const ShapePrices& ShapePricer::of(const Strategy& s, double imbalance) {
                .splits_backward = splits,
                .rows_of_copy = s.capacity.balanced_part(),
                .imbalance = imbalance,
-               .exchange = all_to_all_of(s)}));
+               .exchange = all_to_all_of(s)},
+              s.mesh.world()));
   last_key_ = key;
   last_ = found.get();
   return *last_;
 }
 
-ShapePrices ShapePricer::price(const LayerShape& shape) const {
-  const Rates& rates = context_.rates;
+ShapePrices ShapePricer::price(const LayerShape& shape, int64_t num_ranks) const {
+  const Rates rates = context_.rates.among(num_ranks);
   ShapePrices prices;
   prices.context = &context_;
   prices.layer_types = &layer_types_;

@@ -60,12 +60,13 @@ class ShapePricer {
   const LayerTypes& layer_types() const { return layer_types_; }
 
  private:
-  ShapePrices price(const LayerShape& shape) const;
+  ShapePrices price(const LayerShape& shape, int64_t num_ranks) const;
 
   const TrainerContext& context_;
   LayerTypes layer_types_;
   using Key =
-      std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool, strategy::MoeSchedule,
+      std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool,
+                 strategy::MoeSchedule,
                  int64_t, double, double, strategy::AllToAll, int64_t>;
   std::map<Key, std::unique_ptr<ShapePrices>> known_;
   const ShapePrices* last_ = nullptr;

@@ -40,7 +40,7 @@ class OverlapWalk {
         prices_(prices),
         sums_(sums),
         traffic_(traffic),
-        state_needs_(state_needs(context.rates, s, traffic)),
+        state_needs_(state_needs(context.rates.among(s.mesh.world()), s, traffic)),
         idle_(prices.needs, state_needs_),
         hidden_(context.trainer.hidden_gradients),
         stage_(stage),

@@ -25,7 +25,7 @@ constexpr double kEncoded = 2 + 2 + 4 + 4 + 4;
 
 StateTraffic state_traffic(const TrainerContext& context, const Strategy& s,
                            const StageSums& sums) {
-  const Rates& rates = context.rates;
+  const Rates rates = context.rates.among(s.mesh.world());
   const TrainerProfile& trainer = context.trainer;
   const strategy::RankLayout layout(s);
   constexpr double kWeight = 2;  // bytes
