@@ -81,7 +81,7 @@ void print_ranking(const plan::Request& r, const std::vector<Candidate>& ranked,
     table.rows.push_back({std::to_string(i + 1), words.own[i],
                           format_percent(prediction_of(r, c).mfu), format_seconds(c.step_seconds()),
                           format_bytes(c.estimate.peak_bytes),
-                          format_percent(c.estimate.time.bubble / c.estimate.seconds)});
+                          format_percent(c.time().bubble / c.step_seconds())});
     if (!all_run)
       table.rows.back().push_back(strategy::untrainable(*r.model, c.strategy).empty() ? "yes"
                                                                                       : "no");
@@ -266,7 +266,7 @@ void print_plan(const PlanQuestion& q, const PlanAnswer& answer) {
   else
     print_choices(r, answer.choices, best);
   fmt::print("\nthe best: {}\n", plan::describe(best.strategy));
-  fmt::print("what limits it: {}\n", plan::limits(best.estimate));
+  fmt::print("what limits it: {}\n", plan::limits(best.time()));
   fmt::print(
       "its memory: states {}, activations {}, working {}, beside them {}\n",
       format_bytes(best.estimate.fullest.weights_and_gradients + best.estimate.fullest.optimizer),
@@ -368,7 +368,7 @@ Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
     json["reduction_start"] = start;
   if (const std::string order = moe_schedule_of(r, best); !order.empty())
     json["moe_schedule"] = order;
-  json.update(insight_json(r, best));
+  json.update(insight_json(r, plan.ranked.front()));
   return json;
 }
 
@@ -421,7 +421,7 @@ void add_choices(PlanAnswer& answer) {
     }
   }
   answer.choices = plan::choices_of(answer.plan, runnable);
-  plan::simulate(request, answer.choices);
+  plan::simulate(request, answer.choices, answer.plan);
 }
 
 }  // namespace
@@ -485,7 +485,7 @@ int answer_plan(const PlanQuestion& q) {
   if (placed) write_launch_files(*placed, *request.model, q.nodes);
   if (!q.out.empty()) {
     Json best = ranked_json(q, request, plan.ranked.front());
-    best["predicted"].update(insight_json(request, plan.ranked.front().strategy));
+    best["predicted"].update(insight_json(request, plan.ranked.front()));
     note_parameters(best, q.asked.model);
     write_json_file(q.out, best);
     if (!q.json) fmt::print("\nwritten: {}\n", q.out);

@@ -11,9 +11,9 @@ namespace {
 
 constexpr double kChange = 0.2;
 
-Json sensitivity_json(const plan::Request& request, const strategy::Strategy& strategy) {
+Json sensitivity_json(const plan::Request& request, const plan::Candidate& best) {
   Json inputs = Json::array();
-  for (const plan::Influence& i : plan::sensitivity(request, strategy, kChange))
+  for (const plan::Influence& i : plan::sensitivity(request, best, kChange))
     inputs.push_back(
         {{"input", i.input}, {"value", i.value}, {"low_mfu", i.low_mfu}, {"high_mfu", i.high_mfu}});
   return {{"change", kChange}, {"inputs", inputs}};
@@ -40,11 +40,11 @@ Json roofline_json(const plan::Request& request, const strategy::Strategy& strat
 
 }  // namespace
 
-Json insight_json(const plan::Request& request, const strategy::Strategy& strategy) {
+Json insight_json(const plan::Request& request, const plan::Candidate& best) {
   return {{"memory_limit_bytes", request.memory_limit_bytes},
-          {"sensitivity", sensitivity_json(request, strategy)},
-          {"roofline", roofline_json(request, strategy)},
-          {"exchange", to_json(exchange_of(request, strategy))}};
+          {"sensitivity", sensitivity_json(request, best)},
+          {"roofline", roofline_json(request, best.strategy)},
+          {"exchange", to_json(exchange_of(request, best.strategy))}};
 }
 
 plan::ExchangeVerdict exchange_of(const plan::Request& r, const strategy::Strategy& strategy) {

@@ -15,6 +15,6 @@ void print_exchange(const plan::ExchangeVerdict& verdict);
 
 // {"memory_limit_bytes", "sensitivity": {"change", "inputs": [...]}, "roofline": {..., "points":
 // [...]}, "exchange": {...}}
-Json insight_json(const plan::Request& request, const strategy::Strategy& strategy);
+Json insight_json(const plan::Request& request, const plan::Candidate& best);
 
 }  // namespace piper::cli

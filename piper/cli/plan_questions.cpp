@@ -115,7 +115,7 @@ WhatIfRow row_of(const Machine& m) {
     row.mfu = prediction_of(m.answer.request, *best).mfu;
     row.peak_bytes = best->estimate.peak_bytes;
     row.strategy = plan::describe(best->strategy);
-    row.limits = plan::limits(best->estimate);
+    row.limits = plan::limits(best->time());
   } else if (const Candidate* nearest = nearest_of(m.answer.plan)) {
     row.peak_bytes = nearest->estimate.peak_bytes;
   }
@@ -191,7 +191,7 @@ void print_min_devices(const plan::Request& r, const FewestAnswer& a) {
   for (const plan::DeviceCount& count : a.found.counts)
     if (count.num_devices == a.found.num_devices)
       fmt::print("the best there: {}\nwhat limits it: {}\n", plan::describe(count.best->strategy),
-                 plan::limits(count.best->estimate));
+                 plan::limits(count.best->time()));
 }
 
 }  // namespace

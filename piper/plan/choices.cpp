@@ -59,7 +59,7 @@ std::vector<Choice> choices_of(const Plan& plan, const std::optional<Candidate>&
   return Choosing(plan).all(runnable);
 }
 
-void simulate(const Request& request, std::vector<Choice>& choices) {
+void simulate(const Request& request, std::vector<Choice>& choices, Plan& plan) {
   share_items(threads_of(request), std::ssize(choices), [&](int64_t, int64_t item) {
     Candidate& c = choices[static_cast<size_t>(item)].candidate;
     const std::unique_ptr<cost::Estimator> estimator = request.estimator();
@@ -68,6 +68,10 @@ void simulate(const Request& request, std::vector<Choice>& choices) {
           simulated_seconds(*estimator, c.strategy, request.imbalance_at(c.strategy.mesh.ep));
   });
   sort(choices);
+  for (FamilyBest& family : plan.families)
+    for (const Choice& choice : choices)
+      if (family.best && choice.candidate.strategy == family.best->strategy)
+        family.best = choice.candidate;
 }
 
 std::string trade_of(const Candidate& best, const Candidate& choice) {

@@ -23,8 +23,19 @@ TEST_CASE("the choice: the fastest, what differs from it in kind, what this Pipe
   simulate_ranked(request, plan, 4);
   const std::optional<Candidate> runnable = best_runnable(request);
   std::vector<Choice> choices = choices_of(plan, runnable);
-  simulate(request, choices);
+  simulate(request, choices, plan);
   REQUIRE(choices.size() > 4);
+  // What is said of families is said of the same steps.
+  int64_t num_families = 0;
+  for (const FamilyBest& family : plan.families)
+    for (const Choice& choice : choices) {
+      if (!family.best || family_of(choice.candidate.strategy) != family.family) continue;
+      ++num_families;
+      CHECK(family.best->step_seconds() <= choice.candidate.step_seconds());
+      CHECK(family.best->simulated_seconds > 0);
+      CHECK(family.best->time().total() == doctest::Approx(family.best->step_seconds()));
+    }
+  CHECK(num_families >= 4);
   std::set<std::string> seen;
   for (const Choice& choice : choices) {
     CAPTURE(choice.what);

@@ -17,7 +17,7 @@ std::string bytes(double count) { return format_bytes(count); }
 
 // The link that a part waits for, of this strategy; "" for what no link decides.
 std::string link_of(const Request& r, const Strategy& s, const char* part) {
-  const cost::Rates rates(*r.cluster, r.precision);
+  const cost::Rates rates = cost::Rates(*r.cluster, r.precision).among(s.mesh.world());
   const std::string name = part;
   using strategy::Axis;
   const strategy::RankLayout layout(s);
@@ -28,7 +28,12 @@ std::string link_of(const Request& r, const Strategy& s, const char* part) {
   if (name == "exchange of tokens") return of_axis(Axis::kExpert);
   if (name == "context collectives") return of_axis(Axis::kContext);
   if (name == "gradient reductions") return of_axis(Axis::kData);
-  if (name == "messages between stages") return rates.link_of(2, layout.distance(Axis::kPipeline));
+  if (name == "messages between stages") {
+    size_t level = 0;
+    for (int64_t stage = 0; stage + 1 < layout.num_stages(); ++stage)
+      level = std::max(level, rates.level_between(layout, stage, stage + 1));
+    return r.cluster->levels[level].name;
+  }
   return "";
 }
 
@@ -39,11 +44,13 @@ struct Shrink {
   StepPart part;
   double factor = 0;
 };
-std::optional<Shrink> smallest_shrink(const cost::StepSeconds& t, double excess) {
+std::optional<Shrink> smallest_shrink(const cost::StepSeconds& t, double excess,
+                                      int64_t num_stages) {
   std::optional<Shrink> best;
   for (const StepPart& p : parts_of(t)) {
     const std::string name = p.name;
     if (p.seconds <= excess || name == "compute" || name == "update") continue;
+    if (num_stages == 1 && name == "bubble and waiting") continue;  // more micro-batches: no less
     const double factor = p.seconds / (p.seconds - excess);
     if (!best || factor < best->factor) best = Shrink{p, factor};
   }
@@ -53,7 +60,7 @@ std::optional<Shrink> smallest_shrink(const cost::StepSeconds& t, double excess)
 std::string shrink_words(const Request& r, const Strategy& s, const Shrink& shrink) {
   const std::string link = link_of(r, s, shrink.part.name);
   if (!link.empty()) return fmt::format("{} links {:.2f} times as fast", link, shrink.factor);
-  if (std::string("pipeline bubble") == shrink.part.name)
+  if (std::string("bubble and waiting") == shrink.part.name)
     return fmt::format("{:.2f} times as many micro-batches (a larger global batch)", shrink.factor);
   if (std::string("recomputation") == shrink.part.name)
     return fmt::format("memory a device for {:.2f} times less recomputation", shrink.factor);
@@ -85,31 +92,35 @@ FamilyVerdict verdict(const Request& r, const FamilyBest& of, const Candidate* w
   const Candidate& c = *of.best;
   v.best = describe(c.strategy);
   if (winner == nullptr || family_of(winner->strategy) == of.family) {
-    v.lost = "wins: " + limits((winner == nullptr ? c : *winner).estimate);
+    v.lost = "wins: " + limits((winner == nullptr ? c : *winner).time());
     v.revive = "-";
     return v;
   }
-  if (c.estimate.seconds <= winner->estimate.seconds) {
-    v.lost = "as fast in closed form, behind once simulated";
+  // Like is compared with like.
+  const bool simulated = c.simulated_seconds > 0 && winner->simulated_seconds > 0;
+  const cost::StepSeconds own = simulated ? c.time() : c.estimate.time,
+                          least = simulated ? winner->time() : winner->estimate.time;
+  const double excess = own.total() - least.total();
+  if (excess <= 0) {
+    v.lost = "as fast in closed form, too much work to simulate";
     v.revive = "nothing: the two are level";
     return v;
   }
-  const double excess = c.estimate.seconds - winner->estimate.seconds;
-  std::vector<StepPart> more = parts_of(c.estimate.time);
-  const std::vector<StepPart> base = parts_of(winner->estimate.time);
+  std::vector<StepPart> more = parts_of(own);
+  const std::vector<StepPart> base = parts_of(least);
   for (size_t i = 0; i < more.size(); ++i) more[i].seconds -= base[i].seconds;
   std::ranges::sort(more,
                     [](const StepPart& a, const StepPart& b) { return a.seconds > b.seconds; });
   std::vector<std::string> why;
-  for (size_t i = 0; i < 2 && more[i].seconds > 0.01 * winner->estimate.seconds; ++i)
+  for (size_t i = 0; i < 2 && more[i].seconds > 0.01 * least.total(); ++i)
     why.push_back(fmt::format("{} +{}", more[i].name,
-                              format_percent(more[i].seconds / winner->estimate.seconds)));
+                              format_percent(more[i].seconds / least.total())));
   v.lost =
-      fmt::format("{} slower: {}", format_percent(excess / winner->estimate.seconds),
+      fmt::format("{} slower: {}", format_percent(excess / least.total()),
                   why.empty() ? "a little of everything" : fmt::format("{}", fmt::join(why, ", ")));
   constexpr double kLevel = 0.005;  // of a step: less than any of these figures is known to
-  const std::optional<Shrink> shrink = smallest_shrink(c.estimate.time, excess);
-  if (excess < kLevel * winner->estimate.seconds)
+  const std::optional<Shrink> shrink = smallest_shrink(own, excess, c.strategy.mesh.pp);
+  if (excess < kLevel * least.total())
     v.revive = "nothing: as fast within 0.5 %";
   else
     v.revive = shrink ? shrink_words(r, c.strategy, *shrink)

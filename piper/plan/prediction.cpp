@@ -9,6 +9,7 @@
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <vector>
 
 namespace piper::plan {
@@ -66,9 +67,7 @@ Prediction make_prediction(const model::Model& model, const cluster::Cluster& cl
   Prediction p{.step_seconds = simulated_seconds.value_or(estimate.seconds),
                .simulated_seconds = simulated_seconds,
                .estimate = estimate};
-  // What the simulation finds longer or shorter is waiting.
-  double& idle = p.estimate.time.bubble;
-  idle = std::max(0.0, idle + p.step_seconds - estimate.seconds);
+  p.estimate.time = time_of(estimate, p.step_seconds);
   p.mfu = cost::mfu(model, s, cluster, p.step_seconds);
   p.tokens_per_second = static_cast<double>(s.sequence * s.global_batch_sequences) / p.step_seconds;
   p.step_flops =
@@ -117,20 +116,39 @@ std::vector<StepPart> parts_of(const cost::StepSeconds& t) {
           {"exchange of tokens", t.exchange},
           {"context collectives", t.context},
           {"messages between stages", t.messages},
-          {"pipeline bubble", t.bubble},
+          {"bubble and waiting", t.bubble},
           {"gradient reductions", t.reductions},
           {"update", t.update},
           {"copies to the host", t.offload}};
 }
 
-std::string limits(const cost::Estimate& e) {
-  std::vector<StepPart> parts = parts_of(e.time);
+cost::StepSeconds time_of(const cost::Estimate& estimate, double seconds) {
+  cost::StepSeconds t = estimate.time;
+  const double longer = seconds - t.total();
+  if (t.bubble + longer >= 0) {
+    t.bubble += longer;
+    return t;
+  }
+  t.bubble = 0;
+  const auto scale = [&](std::initializer_list<double*> parts) {
+    double sum = 0;
+    for (const double* part : parts) sum += *part;
+    const double left = sum > 0 ? std::max(0.0, 1 - (t.total() - seconds) / sum) : 1;
+    for (double* part : parts) *part *= left;
+  };
+  scale({&t.tensor, &t.exchange, &t.context, &t.messages, &t.reductions, &t.offload});
+  scale({&t.compute, &t.recompute, &t.update});
+  return t;
+}
+
+std::string limits(const cost::StepSeconds& time) {
+  std::vector<StepPart> parts = parts_of(time);
   std::ranges::stable_sort(
       parts, [](const StepPart& a, const StepPart& b) { return a.seconds > b.seconds; });
   std::vector<std::string> words;
   for (const StepPart& p : parts)
-    if (p.seconds >= 0.01 * e.seconds)
-      words.push_back(fmt::format("{} {}", p.name, format_percent(p.seconds / e.seconds)));
+    if (p.seconds >= 0.01 * time.total())
+      words.push_back(fmt::format("{} {}", p.name, format_percent(p.seconds / time.total())));
   return fmt::format("{}", fmt::join(words, ", "));
 }
 

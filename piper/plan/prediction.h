@@ -21,7 +21,7 @@ namespace piper::plan {
 struct Prediction {
   double step_seconds = 0;  // simulated where it was, else by the closed form
   std::optional<double> simulated_seconds;
-  cost::Estimate estimate;  // the closed form: components and memory
+  cost::Estimate estimate;  // memory by the closed form, components as time_of() has them
   double mfu = 0;
   double tokens_per_second = 0;
   double step_flops = 0;
@@ -54,7 +54,12 @@ struct StepPart {
 };
 std::vector<StepPart> parts_of(const cost::StepSeconds& time);
 
-// What costs most, for people: "compute 61 %, pipeline bubble 12 %".
-std::string limits(const cost::Estimate& estimate);
+// The components of a step that takes so long, simulated: what that is longer than the closed form
+// is waiting; what it is shorter was not waited for, by the bubble first, else by all communication
+// in proportion. They add up to `seconds`.
+cost::StepSeconds time_of(const cost::Estimate& estimate, double seconds);
+
+// What costs most, for people: "compute 61 %, bubble and waiting 12 %".
+std::string limits(const cost::StepSeconds& time);
 
 }  // namespace piper::plan

@@ -29,6 +29,7 @@
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/cost/trainer/trainer_profile.h>
 #include <piper/model/model.h>
+#include <piper/plan/prediction.h>
 #include <piper/strategy/strategy.h>
 
 #include <array>
@@ -116,6 +117,7 @@ struct Candidate {
   double step_seconds() const {
     return simulated_seconds > 0 ? simulated_seconds : estimate.seconds;
   }
+  cost::StepSeconds time() const { return time_of(estimate, step_seconds()); }
 };
 
 // What a family is: the axes that divide the model, in words.
@@ -168,8 +170,8 @@ Plan search(const Request& request);
 
 // Simulates whole steps (simulated_seconds()), those that are too much work left out, until the
 // first `count` that are ranked by what is known of each have been simulated, and the best of each
-// pipeline schedule and of each family within kKindSlack; the front of speed and memory takes that
-// over.
+// pipeline schedule and of each family within kKindSlack; families and the front of speed and
+// memory take that over.
 inline constexpr int64_t kMostSimulated = 16;
 void simulate_ranked(const Request& request, Plan& plan, int64_t count = kMostSimulated);
 

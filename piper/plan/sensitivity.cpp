@@ -106,6 +106,7 @@ class Inputs {
   const World& w_;
 };
 
+// By the closed form.
 double mfu_in(const Request& r, const strategy::Strategy& s, const World& world) {
   const std::unique_ptr<cost::Estimator> estimator =
       cost::make_estimator(*r.model, world.cluster, world.trainer, r.precision, r.sequence);
@@ -116,14 +117,20 @@ double mfu_in(const Request& r, const strategy::Strategy& s, const World& world)
 
 double Influence::swing() const { return std::abs(high_mfu - low_mfu); }
 
-std::vector<Influence> sensitivity(const Request& r, const strategy::Strategy& s, double change) {
-  const World base{.cluster = *r.cluster, .trainer = *r.trainer, .imbalance = r.imbalance};
+std::vector<Influence> sensitivity(const Request& r, const Candidate& candidate, double change) {
+  const strategy::Strategy& s = candidate.strategy;
+  const World base{.cluster = *r.cluster,
+                   .trainer = *r.trainer,
+                   .imbalance = r.imbalance_at(s.mesh.ep)};
+  const double now = cost::mfu(*r.model, s, *r.cluster, candidate.step_seconds());
+  const double over_closed = now / mfu_in(r, s, base);
   std::vector<Influence> result;
   for (const Input& input : Inputs(base).list) {
     World low = base, high = base;
     input.scale(low, 1 - change);
     input.scale(high, 1 + change);
-    result.push_back({input.name, input.value, mfu_in(r, s, low), mfu_in(r, s, high)});
+    result.push_back({input.name, input.value, over_closed * mfu_in(r, s, low),
+                      over_closed * mfu_in(r, s, high)});
   }
   std::erase_if(result, [](const Influence& i) { return i.swing() == 0; });
   std::ranges::stable_sort(

@@ -30,11 +30,14 @@ TEST_CASE(
     "more bandwidth or efficiency never lowers MFU, more latency or imbalance never raises it") {
   const Asked question;
   const Request request = question.request();
-  for (const Candidate& candidate : search(request).ranked) {
+  Plan plan = search(request);
+  simulate_ranked(request, plan, 2);  // some by their closed form, some simulated
+  for (const Candidate& candidate : plan.ranked) {
     CAPTURE(describe(candidate.strategy));
+    CAPTURE(candidate.simulated_seconds);
     const double mfu =
-        cost::mfu(question.model, candidate.strategy, question.cluster, candidate.estimate.seconds);
-    for (const Influence& i : sensitivity(request, candidate.strategy)) {
+        cost::mfu(question.model, candidate.strategy, question.cluster, candidate.step_seconds());
+    for (const Influence& i : sensitivity(request, candidate)) {
       CAPTURE(i.input);
       const double better = helps(i) ? i.high_mfu : i.low_mfu;
       const double worse = helps(i) ? i.low_mfu : i.high_mfu;
@@ -53,7 +56,7 @@ TEST_CASE("what a strategy does not use does not move it, and what it uses does"
   const Plan plan = search(request);
   REQUIRE(!plan.ranked.empty());
   double last = 1;
-  for (const Influence& i : sensitivity(request, plan.ranked.front().strategy)) {
+  for (const Influence& i : sensitivity(request, plan.ranked.front())) {
     CAPTURE(i.input);
     CHECK(i.swing() <= last);
     last = i.swing();

@@ -56,6 +56,21 @@ void renew_front(Plan& plan) {
   });
 }
 
+// So do the families: the quickest that was simulated, where the best by its closed form was, or
+// would not be quicker.
+void renew_families(Plan& plan) {
+  for (FamilyBest& family : plan.families) {
+    if (!family.best) continue;
+    std::vector<Candidate> simulated;
+    for (const Candidate& c : plan.ranked)
+      if (c.simulated_seconds > 0 && family_of(c.strategy) == family.family) simulated.push_back(c);
+    if (simulated.empty()) continue;
+    const Candidate& quickest = *std::ranges::min_element(simulated, quicker);
+    if (has_twin(simulated, *family.best) || quicker(quickest, *family.best))
+      family.best = quickest;
+  }
+}
+
 // The best of each pipeline schedule and of each family, of those within kKindSlack of the best.
 std::vector<Candidate> bests_of_kinds(const Plan& plan) {
   std::vector<Candidate> kinds = plan.schedules;
@@ -139,6 +154,7 @@ void simulate_ranked(const Request& r, Plan& plan, int64_t count) {
     });
   simulate_moe_schedules(r, *estimator, plan);
   renew_front(plan);
+  renew_families(plan);
 }
 
 }  // namespace piper::plan
