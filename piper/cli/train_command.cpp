@@ -33,6 +33,7 @@
 #include <piper/train/process_agreement.h>
 #include <piper/train/rebalancer.h>
 #include <piper/train/run.h>
+#include <piper/train/run_folder.h>
 
 #include <cmath>
 #include <filesystem>
@@ -147,6 +148,7 @@ train::RunRequest model_and_strategy(const Flags& flags) {
 // Measured on process 0's host alone, its peers idle, so that all plan with the same figures.
 cluster::Cluster cluster_for(const Flags& flags, const train::RunRequest& request) {
   const std::string text = train::on_first_process(*request.world, "profile", [&] {
+    if (!flags.resume && !flags.fresh) train::refuse_earlier_run(flags.run_folder);
     return cluster::to_json(flags.strategy.cluster.empty()
                                 ? profile_here(request.strategy.mesh.world(),
                                                request.strategy.precision, request.devices)

@@ -90,7 +90,7 @@ double time_batch(BenchMember& member, const Work& work, int64_t bytes, int64_t 
 }
 
 // Seconds of one operation after work of their own (BenchOptions::bytes_between): the same on all
-// ranks.
+// ranks. Not above 0 where a rank came so late that others, which did not need it, were done.
 double time_apart(BenchMember& member, const Work& work, int64_t bytes) {
   for (std::byte& byte : member.between) byte ^= std::byte{1};
   const int64_t start = now_ns();
@@ -102,7 +102,7 @@ double time_apart(BenchMember& member, const Work& work, int64_t bytes) {
     last = std::max(last, times[i]);
     ends += static_cast<double>(times[i + 1]) / static_cast<double>(times.size() / 2);
   }
-  return std::max(1e-9, (ends - static_cast<double>(last)) * 1e-9);
+  return (ends - static_cast<double>(last)) * 1e-9;
 }
 
 // All ranks decide alike, because they decide by times that they share.
@@ -115,19 +115,27 @@ cluster::Timing measure_size(BenchMember& member, const Work& work, int64_t byte
   double used = time_batch(member, work, bytes, 1);  // warms up
   int64_t repeats = std::clamp(static_cast<int64_t>(options.batch_seconds / std::max(used, 1e-9)),
                                int64_t{1}, kMaxRepeats);
-  cluster::Sampler sampler({.tight = options.tight,
-                            .budget_seconds = budget_seconds,
-                            .min_samples = kMinBatches,
-                            .max_samples = std::max(options.max_batches, kMinBatches)});
+  const cluster::SamplingRule rule{.tight = options.tight,
+                                   .budget_seconds = budget_seconds,
+                                   .min_samples = kMinBatches,
+                                   .max_samples = std::max(options.max_batches, kMinBatches)};
+  cluster::Sampler sampler(rule);
   const int64_t between = member.operands ? 0 : options.bytes_between;
   member.between.assign(static_cast<size_t>(between), std::byte{0});
-  while (between > 0 && !sampler.done(used)) {
+  // On a busy machine ranks may come too late for more than half: the others say nothing then.
+  int64_t num_late = 0;
+  const auto are_late = [&] {
+    return num_late > kMinBatches && num_late > std::ssize(sampler.samples());
+  };
+  while (between > 0 && !sampler.done(used) && !are_late()) {
     const int64_t before = now_ns();
-    sampler.add(time_apart(member, work, bytes));
+    const double seconds = time_apart(member, work, bytes);
+    seconds > 0 ? sampler.add(seconds) : void(++num_late);
     // Of one rank's clock, which others do not see.
     used += static_cast<double>(member.share(now_ns() - before, 0).front()) * 1e-9;
     progress(std::clamp(used / budget_seconds, 0.0, 1.0));
   }
+  if (are_late()) sampler = cluster::Sampler(rule);
   while (!sampler.done(used)) {
     sampler.add(time_batch(member, work, bytes, repeats));
     const double batch = sampler.samples().back() * static_cast<double>(repeats);

@@ -38,8 +38,8 @@ struct Measured {                        // seconds
   double rank_scatter = 0;               // of ranks within windows
 };
 
-// Repeats from a window to the next.
-constexpr int64_t kRepeatsOfWindow = 3;
+// Repeats from a window to the next, and from the first window to the third.
+constexpr int64_t kRepeatsOfWindow = 3, kFewestRepeats = 2 * kRepeatsOfWindow;
 
 // Without the longest of a hundred: those are the host's stalls. Ascending.
 double mean_without_stalls(const std::vector<double>& values) {
@@ -107,6 +107,12 @@ Measured measure(const Reference& reference, strategy::Precision precision,
     const auto next = static_cast<size_t>((repeat + kRepeatsOfWindow / 2) / kRepeatsOfWindow);
     return std::min(next, windows.size() - 1);
   };
+  const double start = executor::now_seconds();
+  const auto note = [&](int64_t repeat) {
+    if (options.progress) options.progress(repeat, options.num_repeats);
+  };
+  size_t num_windows = 0;
+  bool is_late = false;
   const auto body = [&](size_t rank) {
     at::set_num_threads(1);
     std::vector<std::unique_ptr<ReferenceLayers>> layers;
@@ -115,14 +121,25 @@ Measured measure(const Reference& reference, strategy::Precision precision,
     for (int64_t repeat = 0; repeat <= options.num_repeats; ++repeat) {
       for (size_t i = 0; i < layers.size(); ++i)
         turn(*layers[i], repeat == 0 ? nullptr : &by_window[window_of(repeat)][i]);
+      if (rank == 0) note(repeat);
       if (repeat % kRepeatsOfWindow != 0) continue;
       together.arrive_and_wait();
       windows[window_of(repeat)][rank] = reference_window_seconds(precision, cores);
+      if (rank == 0) {
+        num_windows = window_of(repeat) + 1;
+        is_late = repeat >= kFewestRepeats &&
+                  executor::now_seconds() - start > options.budget_seconds;
+      }
+      together.arrive_and_wait();
+      if (is_late) break;
     }
   };
   std::vector<std::thread> threads;
   for (size_t r = 0; r < num_ranks; ++r) threads.emplace_back(body, r);
   for (std::thread& thread : threads) thread.join();
+  windows.resize(num_windows);
+  by_window.resize(num_windows);
+  note(options.num_repeats);
   std::vector<double> means;
   for (const std::vector<double>& ranks : windows)
     means.push_back(std::accumulate(ranks.begin(), ranks.end(), 0.0) /

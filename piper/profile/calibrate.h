@@ -10,6 +10,8 @@
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
+#include <functional>
+#include <limits>
 
 namespace piper::profile {
 
@@ -19,6 +21,10 @@ struct CalibrateOptions {
   // Of forward and backward over the reference layers (with 5, factors of one machine differed by
   // up to 40 %, with 40 by up to 6 %). On an accelerator at most 8.
   int64_t num_repeats = 25;
+  // On processors fewer repeats, but seven, once this has passed.
+  double budget_seconds = std::numeric_limits<double>::infinity();
+  // Repeats that are done, of all that may be; by one thread.
+  std::function<void(int64_t done, int64_t all)> progress;
   BenchDevice device;                    // an accelerator has one rank
   const Reference* reference = nullptr;  // else reference_for(device)
 };

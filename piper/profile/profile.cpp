@@ -19,7 +19,10 @@
 namespace piper::profile {
 namespace {
 
-// Of the budget. The rest is for calibration and for what points take to begin.
+// Of the budget. The rest is for what points take to begin; calibration is beside it: on a slow
+// machine it stops after so many budgets.
+constexpr double kMostForCalibration = 3;
+constexpr int64_t kCalibrationPoints = 25;  // of the progress, a precision
 constexpr double kForPrices = 0.62, kForLinks = 0.15, kForProducts = 0.08;
 constexpr double kForPricesOfFull = 0.12, kForJoinOfFull = 0.12, kForLinksOfFull = 0.2,
                  kForShapesOfFull = 0.5;
@@ -87,6 +90,7 @@ class Profiler {
     for (const Part& part : parts_)
       for (const BenchCurve& curve : part.curves) profile_.num_points += std::ssize(curve.points);
     if (options_.links.empty()) profile_.num_points += num_link_points(links_);
+    num_steps_ = profile_.num_points + kCalibrationPoints * std::ssize(options_.precisions);
   }
 
   void run() {
@@ -100,11 +104,19 @@ class Profiler {
       first = false;
     }
     // How much times scatter, and the hand-over of cores, stay as the last precision found them.
-    for (const strategy::Precision precision : options_.precisions)
+    for (const strategy::Precision precision : options_.precisions) {
+      const int64_t before = done_;
       calibrate_segments(host_, precision,
                          {.num_ranks = num_computing(),
                           .num_cores = host_.cores_per_node,
+                          .budget_seconds = kMostForCalibration * options_.budget_seconds,
+                          .progress =
+                              [&](int64_t done, int64_t all) {
+                                show("whole passes", before + kCalibrationPoints * done / all);
+                              },
                           .device = options_.device});
+      show("whole passes", before + kCalibrationPoints);
+    }
     fill_links();
   }
 
@@ -200,10 +212,12 @@ class Profiler {
   }
 
   void count(const std::string& curve) {
-    ++done_;
+    show(curve, done_ + 1);
+  }
+  void show(const std::string& what, int64_t done) {
+    done_ = done;
     if (options_.progress)
-      options_.progress(curve,
-                        static_cast<double>(done_) / static_cast<double>(profile_.num_points));
+      options_.progress(what, static_cast<double>(done_) / static_cast<double>(num_steps_));
   }
 
   const ProfileOptions& options_;
@@ -212,7 +226,7 @@ class Profiler {
   ProfileJournal journal_;
   LinkOptions links_;
   std::vector<Part> parts_;
-  int64_t done_ = 0;
+  int64_t num_steps_ = 0, done_ = 0;  // of the progress
 };
 
 void check(const ProfileOptions& options) {

@@ -25,6 +25,17 @@ constexpr std::array<std::string_view, 10> kFilesOfARun = {
 
 }  // namespace
 
+void refuse_earlier_run(const fs::path& folder) {
+  const fs::path checkpoints = folder / "checkpoints";
+  std::vector<std::string> names = checkpoint::checkpoint_names(checkpoints);
+  if (names.empty()) names = checkpoint::damaged_names(checkpoints);
+  if (names.empty()) return;
+  throw InvalidInput(fmt::format(
+      "{} holds checkpoints of an earlier run ({}); pass --resume to go on from the newest that "
+      "is sound, --fresh to delete them, or name another --run folder",
+      checkpoints.string(), fmt::join(names, ", ")));
+}
+
 std::optional<checkpoint::FoundCheckpoint> RunFolder::open() {
   const fs::path checkpoints = run_.request.folder / "checkpoints";
   files::make_folders(run_.request.folder);
@@ -67,13 +78,8 @@ void RunFolder::remove_earlier_run() const {
 std::optional<checkpoint::FoundCheckpoint> RunFolder::find_checkpoint(
     const fs::path& checkpoints) const {
   if (!run_.request.resume) {
-    std::vector<std::string> names = checkpoint::checkpoint_names(checkpoints);
-    if (names.empty()) names = checkpoint::damaged_names(checkpoints);
-    if (names.empty()) return std::nullopt;
-    throw InvalidInput(fmt::format(
-        "{} holds checkpoints of an earlier run ({}); pass --resume to go on from the newest that "
-        "is sound, --fresh to delete them, or name another --run folder",
-        checkpoints.string(), fmt::join(names, ", ")));
+    refuse_earlier_run(run_.request.folder);
+    return std::nullopt;
   }
   checkpoint::Search search = checkpoint::find_newest_complete(checkpoints);
   if (!search.newest) return checkpoint::require_newest_complete(checkpoints);

@@ -10,6 +10,9 @@
 
 namespace piper::train {
 
+// Throws InvalidInput where the folder holds checkpoints and a run is to begin in it.
+void refuse_earlier_run(const std::filesystem::path& folder);
+
 // Process 0's, one thread. Holds the folder's lock while it lives.
 class RunFolder {
  public:
