@@ -77,8 +77,8 @@ def check_export_of_a_file():
         assert by_name == piper("export", "--to", "megatron", "--strategy", file, "--model", "qwen3-30b-a3b")
         assert "one of them" in piper("export", "--to", "megatron", "--strategy", file, file, code=2)
         file.write_text(json.dumps({**json.loads(file.read_text()), "model": "ours"}))
-        assert "'ours', which is not built in" in piper("export", "--to", "megatron", file, code=2)
-        assert "neither a strategy file nor --model" in piper("export", "--to", "megatron", code=2)
+        assert "its model 'ours' is no built-in; give --model" in piper("export", "--to", "megatron", file, code=2)
+        assert "--model is missing" in piper("export", "--to", "megatron", code=2)
 
 
 def check_schedule_of_mixtures():

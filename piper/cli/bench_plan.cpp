@@ -8,6 +8,7 @@
 #include <piper/model/import.h>
 #include <piper/plan/question.h>
 #include <piper/plan/threads.h>
+#include <piper/report/progress.h>
 #include <piper/report/table.h>
 
 #include <chrono>
@@ -109,7 +110,9 @@ int run(bool json) {
                    {on_all, report::Align::kRight}};
   Json cases = Json::array();
   double priced = 0, seconds = 0, seconds_together = 0;
+  report::Progress bar({.label = "bench plan", .total = std::ssize(kCases), .unit = "questions"});
   for (const Case& c : kCases) {
+    bar.set(std::ssize(cases), c.model);
     const Row row = measure(c, num_cores);
     const plan::Plan& plan = row.real.alone.plan;
     priced += static_cast<double>(row.roomy.alone.plan.num_timed);
@@ -126,6 +129,7 @@ int run(bool json) {
                           fmt::format("{:.0f}", row.roomy.alone.rate()),
                           fmt::format("{:.0f}", row.roomy.together.rate())});
   }
+  bar.finish();
   if (json) {
     std::cout << Json{{"candidates_per_second", priced / seconds},
                       {"candidates_per_second_all_cores", priced / seconds_together},

@@ -5,6 +5,7 @@
 #include <piper/cluster/cluster.h>
 #include <piper/sim/fabric.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -67,7 +68,10 @@ struct PhasePoint {
   double under_two_seconds = 0, under_three_seconds = 0;
   double hidden_under_two() const { return hidden(under_two_seconds); }
   double hidden_under_three() const { return hidden(under_three_seconds); }
-  double hidden(double together) const { return 1 - (together - two_three_seconds) / one_seconds; }
+  // At most all of it, also where phase I between them makes the others meet less.
+  double hidden(double together) const {
+    return std::min(1.0, 1 - (together - two_three_seconds) / one_seconds);
+  }
 };
 std::vector<PhasePoint> simulate_phases(const cluster::Cluster& cluster,
                                         const CurveQuestion& question);

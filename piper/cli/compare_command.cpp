@@ -37,38 +37,9 @@ struct Side {
   plan::Prediction prediction;
 };
 
-// What --model could be for a plan whose model came from a file.
-std::string models_like(const Json& plan) {
-  const std::string own = "the config.json that it was planned from, or its folder";
-  const int64_t parameters = noted_parameters(plan);
-  for (const std::string& name : model::builtin_models())
-    if (parameters > 0 && model::count_parameters(model::load_model(name)).total() == parameters)
-      return fmt::format("{} (a built-in with as many parameters), or {}", name, own);
-  return own;
-}
-
-// The model that the file names, when the user names none.
-std::string model_of(const Flags& flags, const std::string& file) {
-  if (!flags.model.empty()) return flags.model;
-  if (file != kStandardInput && !std::filesystem::exists(file))
-    throw InvalidInput(file + ": no such file");
-  const Json json = read_json_input(file);
-  if (!json.is_object() || !json.contains("model") || !json["model"].is_string() ||
-      json["model"].get<std::string>().empty())
-    throw InvalidInput(file + ": names no model; give --model");
-  const std::string name = json["model"].get<std::string>();
-  try {
-    model::load_model(name);
-  } catch (const InvalidInput&) {
-    throw InvalidInput(fmt::format("{}: its model '{}' is no built-in; give --model: {}", file,
-                                   name, models_like(json)));
-  }
-  return name;
-}
-
 Side side_of(const Flags& flags, const std::string& file) {
   StrategyFlags strategy;
-  strategy.model = model_of(flags, file);
+  strategy.model = flags.model;
   strategy.ignore = flags.ignore;
   strategy.strategy = file;
   strategy.cluster = flags.cluster;

@@ -50,19 +50,7 @@ StrategyFlags completed(const Flags& flags) {
   if (!flags.file.empty() && !f.strategy.empty())
     throw InvalidInput("a strategy file and --strategy are both given; allowed: one of them");
   if (!flags.file.empty()) f.strategy = flags.file;
-  if (!f.model.empty()) return f;
-  if (f.strategy.empty())
-    throw InvalidInput(
-        "neither a strategy file nor --model is given; allowed: a file that `piper plan --out` "
-        "wrote, or --model with the axes of a strategy");
-  const Json json = read_json_input(f.strategy);
-  const auto found = json.is_object() ? json.find("model") : json.end();
-  if (found != json.end() && found->is_string()) f.model = found->get<std::string>();
-  if (std::ranges::count(model::builtin_models(), f.model) == 0)
-    throw InvalidInput(fmt::format(
-        "{}: it is a plan for the model '{}', which is not built in; name its config.json with "
-        "--model",
-        f.strategy, f.model));
+  f.model = model_of(f);
   return f;
 }
 
@@ -109,7 +97,7 @@ int run(const Flags& flags) {
 
 Run add_export(Subcommand command) {
   auto flags = std::make_shared<Flags>();
-  add_strategy_flags(command, flags->strategy, ModelFlag::kOptional);
+  add_strategy_flags(command, flags->strategy);
   command.add_option("file", flags->file, "strategy that `piper plan --out` wrote; as --strategy")
       .check(existing_file());
   command.add_option("--to", flags->to, "megatron, deepspeed, torchtitan or nemo")

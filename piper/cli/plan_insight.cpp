@@ -58,7 +58,7 @@ void print_exchange(const plan::ExchangeVerdict& verdict) {
   report::Table table;
   table.columns = {{"exchange"},
                    {"time", report::Align::kRight},
-                   {"over flat", report::Align::kRight},
+                   {"of one message a pair", report::Align::kRight},
                    {"scratch", report::Align::kRight},
                    {"priced by"}};
   for (const plan::ExchangeOption& o : verdict.options)

@@ -201,13 +201,24 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   return s;
 }
 
+// What --model could be for a plan whose model came from a file.
+std::string models_like(const Json& plan) {
+  const std::string own = "the config.json that it was planned from, or its folder";
+  const int64_t parameters = noted_parameters(plan);
+  for (const std::string& name : model::builtin_models())
+    if (parameters > 0 && model::count_parameters(model::load_model(name)).total() == parameters)
+      return fmt::format("{} (a built-in with as many parameters), or {}", name, own);
+  return own;
+}
+
 }  // namespace
 
 void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   const Check count = integer_in(1, kMost);
   if (model != ModelFlag::kNone) {
-    command.add_option("--model", f.model, "built-in name, config.json, or a folder holding one")
-        .required(model == ModelFlag::kRequired);
+    command.add_option("--model", f.model,
+                       "built-in name, config.json, or a folder holding one (the one that --strategy "
+                       "names)");
     add_ignore_flag(command, f.ignore);
     command.add_option("--cluster", f.cluster,
                        "built-in name or file (what `piper profile --out` wrote)");
@@ -353,6 +364,25 @@ int64_t noted_parameters(const Json& plan) {
   return count != predicted->end() && count->is_number_integer() ? count->get<int64_t>() : 0;
 }
 
+std::string model_of(const StrategyFlags& f) {
+  if (!f.model.empty()) return f.model;
+  if (f.strategy.empty())
+    throw InvalidInput(
+        "--model is missing: a built-in name (piper model --list), a config.json or its folder; or "
+        "--strategy with a file that piper plan --out wrote");
+  if (f.strategy != kStandardInput && !std::filesystem::exists(f.strategy))
+    throw InvalidInput(f.strategy + ": no such file");
+  const Json json = read_json_input(f.strategy);
+  const auto found = json.is_object() ? json.find("model") : json.end();
+  if (found == json.end() || !found->is_string() || found->get<std::string>().empty())
+    throw InvalidInput(f.strategy + ": names no model; give --model");
+  std::string name = found->get<std::string>();
+  if (std::ranges::count(model::builtin_models(), name) == 0)
+    throw InvalidInput(fmt::format("{}: its model '{}' is no built-in; give --model: {}",
+                                   f.strategy, name, models_like(json)));
+  return name;
+}
+
 cluster::Cluster cluster_of(const StrategyFlags& flags, const Strategy& strategy) {
   const std::string name = flags.cluster.empty() ? strategy.cluster : flags.cluster;
   if (name.empty())
@@ -368,6 +398,7 @@ cluster::Cluster cluster_of(const StrategyFlags& flags, const Strategy& strategy
 }
 
 Priced priced_from_flags(StrategyFlags flags) {
+  flags.model = model_of(flags);
   Priced priced{.model = read_model(flags.model, flags.ignore)};
   if (!flags.cluster.empty()) {
     const cluster::Cluster cluster = cluster::load_cluster(flags.cluster);

@@ -43,9 +43,13 @@ struct StrategyFlags {
 
 // Declares --model, --ignore, --cluster, --strategy and the axes; kNone: the first three not.
 // `flags` outlives `command`.
-enum class ModelFlag : uint8_t { kRequired, kOptional, kNone };
+enum class ModelFlag : uint8_t { kOptional, kNone };
 void add_strategy_flags(Subcommand command, StrategyFlags& flags,
-                        ModelFlag model = ModelFlag::kRequired);
+                        ModelFlag model = ModelFlag::kOptional);
+
+// The model that --model names, else the one that the strategy file names. Throws InvalidInput when
+// there is neither, and where the file's is no built-in: then it says what --model could be.
+std::string model_of(const StrategyFlags& flags);
 
 // Throws InvalidInput, one line a problem: axes beside --strategy, degrees that do not divide (with
 // those that do), a strategy that contradicts the model. Reads the file; does not read the cluster.

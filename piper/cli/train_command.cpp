@@ -130,8 +130,9 @@ void write_head(const train::RunRequest& request) {
 // What must be known to meet the other processes.
 train::RunRequest model_and_strategy(const Flags& flags) {
   train::RunRequest request;
-  request.model = read_model(flags.strategy.model, flags.strategy.ignore);
-  request.config = model::load_config(flags.strategy.model, flags.strategy.ignore);
+  const std::string model = model_of(flags.strategy);
+  request.model = read_model(model, flags.strategy.ignore);
+  request.config = model::load_config(model, flags.strategy.ignore);
   if (flags.z_loss > 0 && request.model.num_moe_layers() == 0)
     throw InvalidInput(fmt::format("--z-loss is {}, but {} is dense (no router); allowed: 0",
                                    flags.z_loss, request.model.name));

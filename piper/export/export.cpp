@@ -26,8 +26,10 @@ Exported export_strategy(Trainer trainer, const model::Model& model,
                           : strategy.schedule == strategy::PipelineSchedule::k1F1BPairs
                               ? "hides no exchange behind another micro-batch"
                               : nullptr;
-    if (instead != nullptr) {
-      offered.schedule = strategy::PipelineSchedule::k1F1B;
+    if (instead != nullptr) offered.schedule = strategy::PipelineSchedule::k1F1B;
+    const bool is_asked_for =
+        strategy.schedule == strategy::PipelineSchedule::k1F1BPairs && overlaps.exchange;
+    if (instead != nullptr && !is_asked_for) {
       exported.differs.push_back(fmt::format("schedule {} without a pipeline: {} {}",
                                              strategy::name(strategy.schedule), t.software,
                                              instead));

@@ -161,6 +161,9 @@ TEST_CASE("micro-batches in pairs: Megatron-LM's flag, in a pipeline with virtua
   s = example(model, {.pp = 1, .ep = 8, .dp = 8});
   s.schedule = PipelineSchedule::k1F1BPairs;
   CHECK(asks() == 1);
+  // Who is asked for it is not said not to do it.
+  for (const Trainer trainer : {Trainer::kMegatron, Trainer::kNemo})
+    CHECK(!says(export_strategy(trainer, model, s).differs, "hides no exchange"));
   CHECK(says(export_strategy(Trainer::kDeepSpeed, model, s).differs,
              "hides no exchange behind another micro-batch"));
   s = example(model, {.pp = 2, .ep = 8, .dp = 8});

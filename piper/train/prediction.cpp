@@ -221,8 +221,12 @@ report::Comparison measured_alone(const schedule::StepGraph& step,
     rank.stage = strategy::RankLayout(strategy).stage(Rank(r));
     rank.measured_peak_bytes = measured.peak_bytes[i];
     rank.limit_bytes = cluster.memory_bytes;
-    rank.measured_components = {{"weights, gradients, optimizer", measured.state_bytes[i]},
-                                {"activations", measured.peak_bytes[i] - measured.state_bytes[i]}};
+    // What ranks hold between steps is what they hold at the peak too, unless gradients or weights
+    // are divided, and come whole for a layer at a time.
+    if (strategy.zero < 2)
+      rank.measured_components = {
+          {"weights, gradients, optimizer", measured.state_bytes[i]},
+          {"activations", measured.peak_bytes[i] - measured.state_bytes[i]}};
     comparison.ranks.push_back(std::move(rank));
   }
   return comparison;
