@@ -30,7 +30,6 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
-#include <numeric>
 #include <random>
 #include <set>
 #include <tuple>
@@ -588,21 +587,24 @@ TEST_CASE("nobody waits for a device but through read_on_host()") {
   for (const Case& of : all_cases()) {
     if (!seen.insert(host_work_of(of)).second && !full_counts()) continue;
     CAPTURE(name_of(of));
-    // The second step's waits, and the third one's reads, of all ranks.
-    std::vector<int64_t> waits(static_cast<size_t>(of.strategy.mesh.world()));
-    const auto reads_of = [&](int64_t steps) {
-      stand_in::begin(stand_in::Mode::kSynchronous);
-      on_device(of, steps, [&](RankTrainer& trainer, int64_t number) {
-        int64_t& own = waits[static_cast<size_t>(trainer.rank().value)];
-        if (number == 2) own = -nn::num_host_waits();
-        if (number == 3) own += nn::num_host_waits();
-      });
-      return stand_in::num_host_reads();
+    // Of the second step, after the trials of kernels; by rank.
+    struct Seen {
+      int64_t waits = 0, reads = 0, by_others = 0;
     };
-    reads_of(1);  // with the trials of kernels, which are made once
-    const int64_t of_two = reads_of(2), of_three = reads_of(3);
-    CHECK(of_three - of_two >= 2 * of.strategy.mesh.world());
-    CHECK(of_three - of_two == std::accumulate(waits.begin(), waits.end(), int64_t{0}));
+    std::vector<Seen> before(static_cast<size_t>(of.strategy.mesh.world())), after = before;
+    stand_in::begin(stand_in::Mode::kSynchronous);
+    on_device(of, 3, [&](RankTrainer& trainer, int64_t number) {
+      const int64_t rank = trainer.rank().value;
+      if (number == 2 || number == 3)
+        (number == 2 ? before : after)[static_cast<size_t>(rank)] = {
+            nn::num_host_waits(), stand_in::num_host_reads(rank),
+            stand_in::num_host_reads(stand_in::kNamelessThreads)};
+    });
+    for (size_t rank = 0; rank < before.size(); ++rank) {
+      CHECK(after[rank].reads - before[rank].reads >= 2);
+      CHECK(after[rank].reads - before[rank].reads == after[rank].waits - before[rank].waits);
+      CHECK(after[rank].by_others == before[rank].by_others);
+    }
   }
 }
 

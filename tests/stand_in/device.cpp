@@ -97,7 +97,7 @@ struct Queue {
 };
 
 thread_local Clock known;  // what the host's thread has waited for
-thread_local int64_t thread_number = -1;
+thread_local int64_t thread_number = kNamelessThreads;
 thread_local size_t current_stream = 0;
 
 class Machine {
@@ -251,7 +251,7 @@ class Machine {
   }
   void count_read() {
     const std::lock_guard lock(mutex_);
-    ++num_reads_;
+    ++num_reads_[thread_number];
   }
 
   // --- tests ---
@@ -267,7 +267,8 @@ class Machine {
     left_out_event_.reset();
     implied_.reset();
     behind_left_out_.clear();
-    num_reads_ = num_operations_ = 0;
+    num_reads_.clear();
+    num_operations_ = 0;
   }
   std::vector<std::string> races() {
     const std::lock_guard lock(mutex_);
@@ -275,7 +276,13 @@ class Machine {
   }
   int64_t num_reads() {
     const std::lock_guard lock(mutex_);
-    return num_reads_;
+    int64_t all = 0;
+    for (const auto& [thread, count] : num_reads_) all += count;
+    return all;
+  }
+  int64_t num_reads(int64_t thread) {
+    const std::lock_guard lock(mutex_);
+    return num_reads_[thread];
   }
   int64_t num_operations() {
     const std::lock_guard lock(mutex_);
@@ -426,7 +433,8 @@ class Machine {
   size_t left_out_stream_ = 0;
   std::string behind_left_out_;
   std::optional<bool> implied_;  // from the stream's next operation on
-  int64_t num_reads_ = 0, num_operations_ = 0;
+  std::map<int64_t, int64_t> num_reads_;  // by thread
+  int64_t num_operations_ = 0;
 };
 
 Machine& machine() {
@@ -769,6 +777,7 @@ void begin(Mode mode, uint64_t seed) {
 }
 void finish() { machine().synchronize_all(); }
 int64_t num_host_reads() { return machine().num_reads(); }
+int64_t num_host_reads(int64_t thread) { return machine().num_reads(thread); }
 int64_t num_operations() { return machine().num_operations(); }
 std::vector<std::string> races() { return machine().races(); }
 void name_thread(int64_t thread) { thread_number = thread; }

@@ -38,6 +38,9 @@ void finish();
 // How often the host waited for a stream: to read what it computes, or because it copied to it
 // without saying that it need not wait.
 int64_t num_host_reads();
+// Of these those by one thread, by its number; of kNamelessThreads by all that have none.
+inline constexpr int64_t kNamelessThreads = -1;
+int64_t num_host_reads(int64_t thread);
 // Operations that ran, those that found no kernel for shapes alone and so waited among them.
 int64_t num_operations();
 
