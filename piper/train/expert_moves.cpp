@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/json.h>
+#include <piper/base/median.h>
 #include <piper/base/units.h>
 #include <piper/cost/expert_price.h>
 #include <piper/cost/segment_time.h>
@@ -74,21 +75,18 @@ Migrated ExpertMoves::before_step(RankTrainer& trainer, const Rebalancer& rebala
   return migrated;
 }
 
-void ExpertMoves::note_step(double seconds) {
-  gain_.seconds += seconds;
-  ++gain_.steps;
-}
+void ExpertMoves::note_step(double seconds) { gain_.seconds.push_back(seconds); }
 
 // What the last migration brought, beside what it promised; then a new count begins.
 void ExpertMoves::say_gain(int64_t number) {
-  const double mean = gain_.steps > 0 ? gain_.seconds / static_cast<double>(gain_.steps) : 0;
+  const double now = gain_.seconds.empty() ? 0 : median(gain_.seconds);
   if (gain_.promised > 0 && gain_.seconds_before > 0)
     run_.say(fmt::format(
         "up to step {} a step took {}, {} before experts moved: {:.3f} of it, {:.3f} as "
         "predicted",
-        number - 1, format_seconds(mean), format_seconds(gain_.seconds_before),
-        mean / gain_.seconds_before, 1 - gain_.promised / gain_.seconds_before));
-  gain_ = {.seconds_before = mean};
+        number - 1, format_seconds(now), format_seconds(gain_.seconds_before),
+        now / gain_.seconds_before, 1 - gain_.promised / gain_.seconds_before));
+  gain_ = {.seconds = {}, .seconds_before = now};
 }
 
 void ExpertMoves::say_migration(int64_t number,

@@ -44,11 +44,11 @@ class ExpertMoves {
 
   const RunContext& run_;
   std::map<int32_t, balance::ExpertPrice> prices_;  // by layer with experts
-  // Rank 0's: steps between two decisions, what they took before and since the last one, and what
-  // the one before a step promised of each; 0: nothing moved.
+  // Rank 0's: what steps took since the last decision, what they took before it (the median: a
+  // run's first step warms up), and what it promised of each; 0: nothing moved.
   struct Gain {
-    double seconds = 0, seconds_before = 0, promised = 0;
-    int64_t steps = 0;
+    std::vector<double> seconds;
+    double seconds_before = 0, promised = 0;
   };
   Gain gain_;
 };
