@@ -2,6 +2,8 @@
 #include <piper/export/export.h>
 #include <piper/export/offers.h>
 
+#include <string_view>
+
 namespace piper::exporting {
 
 Exported export_strategy(Trainer trainer, const model::Model& model,
@@ -27,8 +29,9 @@ Exported export_strategy(Trainer trainer, const model::Model& model,
                               ? "hides no exchange behind another micro-batch"
                               : nullptr;
     if (instead != nullptr) offered.schedule = strategy::PipelineSchedule::k1F1B;
-    const bool is_asked_for =
-        strategy.schedule == strategy::PipelineSchedule::k1F1BPairs && overlaps.exchange;
+    // What overlaps is in Megatron Core's words: others are not asked for it.
+    const bool is_asked_for = strategy.schedule == strategy::PipelineSchedule::k1F1BPairs &&
+                              overlaps.exchange && t.family == std::string_view("megatron");
     if (instead != nullptr && !is_asked_for) {
       exported.differs.push_back(fmt::format("schedule {} without a pipeline: {} {}",
                                              strategy::name(strategy.schedule), t.software,
