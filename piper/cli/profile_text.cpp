@@ -126,6 +126,13 @@ void print_links(const cluster::Cluster& machine) {
                             format_percent(curve.fit->median_residual),
                             format_percent(curve.fit->worst_residual)});
   if (!links.rows.empty()) fmt::print("{}", report::to_text(links));
+  constexpr double kBadResidual = 0.3;  // half of the points are further from the line
+  for (const cluster::Curve& curve : machine.curves)
+    if (curve.fit && curve.fit->median_residual > kBadResidual)
+      fmt::print(
+          "no line fits {}: half of its points are more than {} off, and so may predictions be; "
+          "profile again when the machine is quiet, or with a larger --budget-seconds\n",
+          curve.name, format_percent(kBadResidual));
 }
 
 void print_head_sizes(const cluster::Cluster& machine) {
