@@ -5,7 +5,7 @@ A folder holds what tests/hf_parity_probe.cpp reads (its header says what), and 
 [B * S, V] and, for each tensor of index.json, `file` + ".expected", its gradient. index.json's "bf16", where a case has it, says how far
 transformers' own bf16 is from that: {"logits": norm of the difference over the norm, "gradients": the same of all gradients together}.
 
-usage: parity_case.py PROBE DEVICE FOLDER...; prints JSON: what was found, in fp32 and in bf16, by folder and precision.
+usage: parity_case.py PROBE DEVICE FOLDER...; prints a line of JSON for each folder and precision, fp32 and bf16: {"FOLDER, PRECISION": what was found}.
 """
 import json
 import pathlib
@@ -52,7 +52,13 @@ def compare(probe, folder, device="cpu", precision="fp32"):
 
 def main():
     probe, device, folders = sys.argv[1], sys.argv[2], [pathlib.Path(name) for name in sys.argv[3:]]
-    print(json.dumps({f"{folder.name}, {precision}": compare(probe, folder, device, precision) for folder in folders for precision in ("fp32", "bf16")}))
+    for folder in folders:
+        for precision in ("fp32", "bf16"):
+            try:
+                found = compare(probe, folder, device, precision)
+            except Exception as error:  # of one case: the others are tried too
+                found = {"passed": False, "said": f"{folder.name} {device} {precision}: {type(error).__name__}: {str(error)[:200]}"}
+            print(json.dumps({f"{folder.name}, {precision}": found}), flush=True)
 
 
 if __name__ == "__main__":

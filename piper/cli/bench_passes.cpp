@@ -115,9 +115,12 @@ class Passes {
     const at::Tensor token =
         positions(tokens * k, 1, on_.device.device).view({-1}).remainder(tokens).to(at::kInt);
     const double of_tokens = real(x.numel()), of_rows = real(returned.numel());
-    // A token's row is read for each of its copies, from a cache where there is one.
+    // A token's row is read for each of its copies, which lie far apart: from a cache where all rows
+    // fit into one.
+    constexpr double kLargestCache = 128e6;
+    const double read = bytes(of_tokens) > kLargestCache ? of_rows : of_tokens;
     return {
-        {"permute", bytes(of_tokens + of_rows), [=] { nn::gather_rows_out(g_returned, x, token); }},
+        {"permute", bytes(read + of_rows), [=] { nn::gather_rows_out(g_returned, x, token); }},
         {"merge (unpermute)", bytes(2 * of_tokens + of_rows),
          [=] { nn::merge_out(out, returned, weights, position, x); }},
         {"merge, backward", bytes(of_tokens + 2 * of_rows),

@@ -1,5 +1,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <piper/executor/device_streams.h>
+#include <piper/nn/host_read.h>
 
 namespace piper::executor {
 namespace {
@@ -45,8 +46,15 @@ void DeviceStreams::keep_for(graph::Stream of, const at::Tensor& tensor) const {
     tensor.record_stream(stream(of));
 }
 
-void DeviceStreams::synchronize() const {
-  if (is_device()) driver(device_).synchronizeDevice(device_.index());
+DeviceEvent DeviceStreams::wait_for_all() const {
+  if (!is_device()) return nullptr;
+  constexpr auto kCompute = graph::Stream::kCompute;
+  for (int i = 0; i < graph::kNumStreams; ++i)
+    if (const auto of = static_cast<graph::Stream>(i); of != kCompute) wait(kCompute, record(of));
+  DeviceEvent end = record(kCompute, /*timed=*/true);
+  nn::count_host_wait();
+  end->synchronize();
+  return end;
 }
 
 double DeviceStreams::seconds_between(const DeviceEvent& first, const DeviceEvent& second) {

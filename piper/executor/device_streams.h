@@ -53,8 +53,9 @@ class DeviceStreams {
   // The tensor, which may be undefined or the CPU's, is used by the stream.
   void keep_for(graph::Stream stream, const at::Tensor& tensor) const;
 
-  // Waits until everything is done.
-  void synchronize() const;
+  // Waits until what was put into these streams is done; the calling thread's wait counts among
+  // nn::num_host_waits(). The last of their ends, timed; nullptr on the CPU.
+  DeviceEvent wait_for_all() const;
   // Of two timed events that were reached.
   static double seconds_between(const DeviceEvent& first, const DeviceEvent& second);
 

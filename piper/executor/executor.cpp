@@ -75,9 +75,7 @@ void Executor::run_step(int64_t step_number, std::span<const MicroBatch> micro_b
   upload(micro_batches);
   if (streams_.is_device() && timeline != nullptr) {
     starts_.resize(done_.size());
-    streams_.synchronize();
     step_begins_ = streams_.record(Stream::kCompute, /*timed=*/true);
-    step_begin_seconds_ = now_seconds();
   }
   last_progress_seconds_ = now_seconds();
   const std::vector<TaskId>& compute = step_.graph.stream(context_.rank, Stream::kCompute);
@@ -144,12 +142,13 @@ void Executor::keep_for(Stream stream, const SlotValue& value) const {
   for (at::Tensor* tensor : tensors_of(*value.routing)) streams_.keep_for(stream, *tensor);
 }
 
-// Of the streams, in the host's seconds.
+// Of the streams, in the host's seconds: it sees the end of the last when that is reached.
 void Executor::take_device_times() {
   if (!streams_.is_device() || timeline_ == nullptr) return;
-  streams_.synchronize();
+  const DeviceEvent last = streams_.wait_for_all();
+  const double begin = now_seconds() - DeviceStreams::seconds_between(step_begins_, last);
   const auto seconds = [&](const DeviceEvent& event) {
-    return step_begin_seconds_ + DeviceStreams::seconds_between(step_begins_, event);
+    return begin + DeviceStreams::seconds_between(step_begins_, event);
   };
   for (const Task& task : step_.graph.tasks()) {
     if (task.rank != context_.rank) continue;

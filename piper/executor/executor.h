@@ -97,7 +97,6 @@ class Executor {
   CommunicationTasks communication_;
   std::vector<DeviceEvent> ends_, starts_;  // by local task; starts only for a timeline
   DeviceEvent step_begins_;                 // for a timeline
-  double step_begin_seconds_ = 0;
   std::vector<MicroBatch> uploaded_;
 
   std::vector<int32_t> local_task_;  // by TaskId

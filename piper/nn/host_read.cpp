@@ -9,10 +9,11 @@ thread_local int64_t waits = 0;
 }  // namespace
 
 int64_t num_host_waits() { return waits; }
+void count_host_wait() { ++waits; }
 
 at::Tensor read_on_host(const at::Tensor& tensor) {
   if (tensor.device().is_cpu()) return tensor.contiguous();
-  ++waits;
+  count_host_wait();
   return tensor.contiguous().to(at::kCPU);
 }
 

@@ -10,8 +10,10 @@
 
 namespace piper::nn {
 
-// Waits that the calling thread has made so far: one a call of read_on_host() on a device.
+// Waits that the calling thread has made so far: one a call of read_on_host() on a device, and those
+// that others have counted here.
 int64_t num_host_waits();
+void count_host_wait();
 
 // The tensor in the host's memory, contiguous.
 at::Tensor read_on_host(const at::Tensor& tensor);

@@ -16,7 +16,8 @@
 namespace piper::profile {
 namespace {
 
-constexpr double kRotatedBytes = 24e6;  // larger than a core's private caches
+// Larger than a core's private caches, and than a device's cache.
+constexpr double kRotatedBytes = 24e6, kRotatedBytesOnDevice = 256e6;
 constexpr double kEpsilon = 1e-6;
 
 struct HeadTensors {
@@ -39,11 +40,12 @@ void choose_attention(const AttentionShape& shape, const OperandsOn& on) {
                                              .queries_per_key = shape.heads / shape.kv_heads});
 }
 
-// So many that they fill more than a core's private caches.
-int64_t rotated_copies(int64_t num_elements, at::ScalarType dtype) {
+// So many that they fill more than these caches.
+int64_t rotated_copies(int64_t num_elements, at::ScalarType dtype, const BenchDevice& device) {
   const double bytes =
       static_cast<double>(num_elements) * static_cast<double>(at::elementSize(dtype));
-  return static_cast<int64_t>(std::clamp(kRotatedBytes / bytes, 1.0, 64.0));
+  return static_cast<int64_t>(std::clamp(
+      (device.is_cpu() ? kRotatedBytes : kRotatedBytesOnDevice) / bytes, 1.0, 64.0));
 }
 
 struct ExpertTensors {
@@ -72,7 +74,7 @@ Prepare gemm(int64_t m, int64_t n, int64_t k, const OperandsOn& on) {
       return on.device.is_cpu() ? at::ones(shape, options) : at::rand(shape, options);
     };
     auto x = made({m, k}), y = at::empty({m, n}, options);
-    auto weights = made({rotated_copies(n * k, on.dtype), n, k});
+    auto weights = made({rotated_copies(n * k, on.dtype, on.device), n, k});
     return [=, next = int64_t{0}]() mutable {
       nn::product_out(y, x, weights[next].t());
       next = (next + 1) % weights.size(0);
@@ -90,7 +92,7 @@ Prepare product_of(const nn::ProductClass& shape, nn::ProductLibrary library,
                   out = shape.form == kForward ? shape.width : nn::kMeasuredInner;
     const at::TensorOptions options = device.with(at::kFloat);
     const auto x = at::rand({shape.rows, in}, options), y = at::rand({shape.rows, out}, options);
-    const auto weights = at::rand({rotated_copies(in * out, at::kFloat), out, in}, options);
+    const auto weights = at::rand({rotated_copies(in * out, at::kFloat, device), out, in}, options);
     return [=, next = int64_t{0}]() mutable {
       const at::Tensor w = weights[next];
       next = (next + 1) % weights.size(0);

@@ -118,7 +118,7 @@ class ReferenceLayers::Pass {
   }
   // Of all spans since the last call, when what they are of is done.
   SegmentSamples seconds() {
-    streams_.synchronize();
+    streams_.wait_for_all();
     SegmentSamples samples;
     for (const Span& span : std::exchange(spans_, {}))
       samples[span.key].push_back(streams_.is_device() ? executor::DeviceStreams::seconds_between(

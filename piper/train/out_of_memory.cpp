@@ -9,6 +9,8 @@
 #include <piper/train/out_of_memory.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 namespace piper::train {
 namespace {
@@ -92,7 +94,27 @@ std::string table_of(const nn::OutOfMemory& error, const cost::StageMemory& pred
   return report::to_text(table);
 }
 
+// "2.00 GiB" at the begin of the words.
+int64_t bytes_in_words(const std::string& words) {
+  char* end = nullptr;
+  const double count = std::strtod(words.c_str(), &end);
+  const std::string_view unit(end);
+  const double scale = unit.starts_with(" KiB")   ? 0x1p10
+                       : unit.starts_with(" MiB") ? 0x1p20
+                       : unit.starts_with(" GiB") ? 0x1p30
+                                                  : 1;
+  return static_cast<int64_t>(count * scale);
+}
+
 }  // namespace
+
+nn::OutOfMemory out_of_device_memory(const std::string& said, Rank rank, int64_t held) {
+  constexpr std::string_view kWanted = "Tried to allocate ";
+  const size_t at = said.find(kWanted);
+  const int64_t wanted =
+      at == std::string::npos ? 0 : bytes_in_words(said.substr(at + kWanted.size()));
+  return {rank, wanted, held, 0};
+}
 
 std::vector<std::string> changes_that_fit(const model::Model& model, const Strategy& s,
                                           const cluster::Cluster& cluster, int64_t limit_bytes) {

@@ -33,6 +33,19 @@ bool names(const std::vector<std::string>& lines, const std::string& flags) {
 
 }  // namespace
 
+TEST_CASE("a device's allocator says in words how much was wanted") {
+  const auto wanted = [](const char* said) {
+    const nn::OutOfMemory error = out_of_device_memory(said, Rank(3), 5000);
+    CHECK(error.rank == Rank(3));
+    CHECK(error.live_bytes == 5000);
+    return error.wanted_bytes;
+  };
+  CHECK(wanted("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total") == 5LL << 29);
+  CHECK(wanted("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has") == 20 << 20);
+  CHECK(wanted("CUDA out of memory. Tried to allocate 512 bytes. GPU 0 has") == 512);
+  CHECK(wanted("HIP error") == 0);
+}
+
 TEST_CASE("what would help is what fits, to the byte, the gentlest first") {
   const model::Model model = model::load_model("piper-10m");
   const cluster::Cluster cluster = cluster::load_cluster("rtx4090x8");

@@ -268,6 +268,12 @@ void Run::train_all_ranks() {
 void Run::rank_main(comm::Transport& transport) {
   const Rank rank = transport.rank();
   Whereabouts here;
+  const auto explained = [&](const nn::OutOfMemory& error) {
+    const std::string where =
+        here.step == 0 ? "before the first step" : fmt::format("step {}, {}", here.step, here.task);
+    return std::runtime_error(explain_out_of_memory(error, request_.model, request_.strategy,
+                                                    request_.cluster, here.held, where));
+  };
   nn::set_limit(rank, request_.memory_limit_bytes);
   try {
     train_rank(transport, here);
@@ -276,10 +282,10 @@ void Run::rank_main(comm::Transport& transport) {
     nn::set_limit(rank, 0);
     if (!error.rank.valid()) error.live_bytes = nn::live_bytes(rank);  // a product's library asked
     error.rank = rank;
-    const std::string where =
-        here.step == 0 ? "before the first step" : fmt::format("step {}, {}", here.step, here.task);
-    throw std::runtime_error(explain_out_of_memory(error, request_.model, request_.strategy,
-                                                   request_.cluster, here.held, where));
+    throw explained(error);
+  } catch (const c10::OutOfMemoryError& error) {
+    throw explained(out_of_device_memory(error.what_without_backtrace(), rank,
+                                         held_bytes(shared_.devices.of(rank))));
   }
 }
 

@@ -6,8 +6,8 @@ timed too and are not what the ratio is to. First Piper runs, then each of the o
 windows of the same text; medians of the steps behind the first few. Forms that the seconds do not suffice for, compilation and steps, are named
 with that reason.
 
-usage: step_device.py PIPER DEVICE fp32|bf16 CLUSTER CONFIG SEQUENCE MICRO_BATCH BATCH STEPS [SECONDS]; prints JSON. Without transformers the ratio is
-null."""
+usage: step_device.py PIPER DEVICE fp32|bf16 CLUSTER CONFIG SEQUENCE MICRO_BATCH BATCH STEPS [SECONDS]; prints a line of JSON after Piper and after
+each of the others, the last of which says all. Without transformers the ratio is null."""
 import contextlib
 import gc
 import json
@@ -104,9 +104,8 @@ def too_long(*_):
     raise TimeoutError("not ready in time")
 
 
-def opponents():
-    """(milliseconds by name, why others have none)"""
-    found, failed = {}, {}
+def opponents(found, failed, say):
+    """Adds milliseconds by name, and why others have none."""
     if PRECISION == "bf16":  # under autocast the grouped product would be one of fp32, a loop for which the host waits
         forms = [(backend, weights, compiled) for compiled in (False, True) for backend, weights in (("grouped_mm", "masters"), ("eager", "fp32"))]
         forms += [("eager", "masters", False), ("grouped_mm", "alone", False), ("grouped_mm", "alone", True)]
@@ -130,17 +129,22 @@ def opponents():
         torch._dynamo.reset()
         if DEVICE != "cpu":
             torch.cuda.empty_cache()
-    return found, failed
+        say()
 
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
         own = piper(pathlib.Path(folder))
-    found, failed = opponents()
-    equal = {name: ms for name, ms in found.items() if not name.endswith("alone")}
-    best = min(equal, key=equal.get) if equal else None
-    print(json.dumps({"piper": own, "milliseconds": {"piper": own["milliseconds"], **found}, "failed": failed, "best": best,
-                      "ratio": equal[best] / own["milliseconds"] if best else None}, indent=1))
+    found, failed = {}, {}
+
+    def say():
+        equal = {name: ms for name, ms in found.items() if not name.endswith("alone")}
+        best = min(equal, key=equal.get) if equal else None
+        print(json.dumps({"piper": own, "milliseconds": {"piper": own["milliseconds"], **found}, "failed": failed, "best": best,
+                          "ratio": equal[best] / own["milliseconds"] if best else None}), flush=True)
+
+    say()
+    opponents(found, failed, say)
 
 
 if __name__ == "__main__":
