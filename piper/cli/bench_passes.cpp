@@ -119,12 +119,12 @@ class Passes {
     // fit into one.
     constexpr double kLargestCache = 128e6;
     const double read = bytes(of_tokens) > kLargestCache ? of_rows : of_tokens;
-    return {
-        {"permute", bytes(read + of_rows), [=] { nn::gather_rows_out(g_returned, x, token); }},
-        {"merge (unpermute)", bytes(2 * of_tokens + of_rows),
-         [=] { nn::merge_out(out, returned, weights, position, x); }},
-        {"merge, backward", bytes(of_tokens + 2 * of_rows),
-         [=] { nn::merge_backward_out(g_returned, g_weights, x, returned, weights, position); }}};
+    return {{"permute", bytes(read + of_rows), [=] { nn::gather_rows_out(g_returned, x, token); }},
+            {"merge (unpermute)", bytes(2 * of_tokens + of_rows),
+             [=] { nn::merge_out(out, returned, weights, position, x); }},
+            {"merge, backward", bytes(of_tokens + 2 * of_rows), [=] {
+               nn::merge_backward_out(g_returned, g_weights, x, returned, weights, position);
+             }}};
   }
   Pass cross_entropy() const {
     const int64_t tokens = std::max<int64_t>(1, flags_.tokens / 16);

@@ -83,6 +83,22 @@ Rates Rates::among(int64_t num_ranks) const {
   return fewer;
 }
 
+// Whether each unit may give so many of its nodes as hold whole blocks.
+bool Rates::whole_groups_fit(int64_t unit, int64_t block, int64_t num_ranks) const {
+  const int64_t whole = std::lcm(cluster_.devices_of_level(0), block);
+  return unit / whole * whole * (cluster_.num_devices() / unit) >= num_ranks;
+}
+
+// Devices, in whole nodes, that each of the fewest units gives to a block that is larger; 0 where
+// such shares are not equal, or units too few.
+int64_t Rates::equal_share(int64_t unit, int64_t block, int64_t num_ranks) const {
+  const int64_t units = (block + unit - 1) / unit;
+  const bool is_equal = block % units == 0 && block / units % cluster_.devices_of_level(0) == 0;
+  return units > 1 && is_equal && num_ranks / block * units <= cluster_.num_devices() / unit
+             ? block / units
+             : 0;
+}
+
 // Groups fill blocks of size x stride devices. Where a unit ends inside a block, some of the
 // block's groups have members on both sides; of its devices in one unit, w in a row, some group has
 // w / stride, and never less than one.
@@ -94,9 +110,11 @@ Rates::Worst Rates::worst_of(int64_t size, int64_t stride) const {
   for (size_t l = 0; l + 1 < cluster_.levels.size(); ++l) {
     const int64_t unit = cluster_.devices_of_level(l);
     if (end_of_groups <= unit || unit % block == 0) break;
+    if (l > 0 && whole_groups_fit(unit, block, end_of_groups)) break;
     worst.level = l + 1;
     worst.first = -1;
-    int64_t fewest = std::clamp<int64_t>(unit / stride, 1, size);
+    const int64_t share = l > 0 ? equal_share(unit, block, end_of_groups) : 0;
+    int64_t fewest = std::clamp<int64_t>((share > 0 ? share : unit) / stride, 1, size);
     // Of the devices begin .. end, within one unit and one block.
     const auto take = [&](int64_t begin, int64_t end) {
       const int64_t members = std::max<int64_t>(1, (end - begin) / stride);
@@ -105,7 +123,7 @@ Rates::Worst Rates::worst_of(int64_t size, int64_t stride) const {
       worst.first = begin / block * block + (end - begin < stride ? begin : end) % block % stride;
     };
     // Blocks that begin with a unit have seen all that there is to see.
-    const int64_t period = block % unit == 0 ? 0 : std::lcm(unit, block);
+    const int64_t period = share > 0 || block % unit == 0 ? 0 : std::lcm(unit, block);
     for (int64_t end = unit; end < std::min(end_of_groups, period); end += unit) {
       const int64_t begin = end / block * block;
       if (begin == end) continue;
@@ -196,8 +214,8 @@ CommTime Rates::all_to_all(int64_t size, int64_t stride, double bytes,
 double Rates::exchange_seconds(int64_t size, int64_t stride, const AllToAllConfig& config,
                                const ExchangeLoad& load, const Routed& routed, double flat) const {
   if (size <= 1 || flat <= 0) return 0;
-  const ExchangeSite site(
-      cluster_, {.first = worst_of(size, stride).first, .stride = stride, .size = size});
+  const ExchangeSite site(cluster_,
+                          {.first = worst_of(size, stride).first, .stride = stride, .size = size});
   const ExchangeLoad full{load.pair_bytes, load.hot, routed.on(site)};
   const double flat_all_to_all =
       configured_seconds(site, {strategy::AllToAll::kNodeAware, 0}, full);
@@ -207,8 +225,8 @@ double Rates::exchange_seconds(int64_t size, int64_t stride, const AllToAllConfi
 double Rates::exchange_scratch(int64_t size, int64_t stride, const AllToAllConfig& config,
                                double pair_bytes, const Routed& routed) const {
   if (size <= 1) return 0;
-  const ExchangeSite site(
-      cluster_, {.first = worst_of(size, stride).first, .stride = stride, .size = size});
+  const ExchangeSite site(cluster_,
+                          {.first = worst_of(size, stride).first, .stride = stride, .size = size});
   return scratch_bytes(site, config, pair_bytes, routed.on(site));
 }
 

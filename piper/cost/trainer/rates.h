@@ -5,8 +5,10 @@
 // stated efficiency. Collectives are rings: T = latency + (n - 1) step + wire / bandwidth, with the
 // bandwidth of the tightest level that the ring crosses: a level's share of a device times the
 // members that its units hold, because every group of an axis communicates at the same time. The
-// group that counts is the one that fares worst: where a degree does not divide a unit (tensor
-// parallelism of 4 with 6 devices a node), some groups lie in two units though others lie in one.
+// group that counts is the one that fares worst: where a degree does not divide a node (tensor
+// parallelism of 4 with 6 devices), some groups lie in two nodes though others lie in one. Whole
+// nodes are taken of each larger unit as the groups want them, where there are units enough: of 72
+// devices in a rack 64 for groups of 64 or of 128.
 #pragma once
 
 #include <piper/cluster/cluster.h>
@@ -96,6 +98,8 @@ class Rates {
     std::array<double, kMaxLevels> inside{};
   };
   Worst worst_of(int64_t size, int64_t stride) const;
+  bool whole_groups_fit(int64_t unit, int64_t block, int64_t num_ranks) const;
+  int64_t equal_share(int64_t unit, int64_t block, int64_t num_ranks) const;
   double step_seconds(size_t level) const;
   // How long a member keeps its share of every level busy.
   BusySeconds ring_busy(int64_t size, int64_t stride, double bytes) const;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <random>
 
 namespace piper::cost {
@@ -25,6 +26,19 @@ cluster::Cluster racks(int64_t devices, int64_t nodes, int64_t num_racks) {
   return c;
 }
 
+// Where a rank sits when each rack gives as many of its nodes as hold whole groups, or an equal
+// share of one; all of them where not one rack can.
+int64_t device_of(const cluster::Cluster& c, int64_t block, int64_t rank) {
+  const int64_t rack = c.devices_of_level(1), whole = std::lcm(c.devices_of_level(0), block);
+  const int64_t racks_of_block = (block + rack - 1) / rack;
+  const bool is_shared = racks_of_block > 1 && block % racks_of_block == 0 &&
+                         block / racks_of_block % c.devices_of_level(0) == 0;
+  const int64_t taken = whole <= rack ? rack / whole * whole
+                        : is_shared   ? block / racks_of_block
+                                      : rack;
+  return rank / taken * rack + rank % taken;
+}
+
 // Over every group of the axis: the highest level crossed, and by level the fewest members in one
 // unit of the level below, of groups that cross the level.
 struct Counted {
@@ -34,8 +48,10 @@ struct Counted {
 
 Counted counted(const cluster::Cluster& c, const strategy::RankLayout& layout, Axis axis) {
   Counted all;
+  const int64_t block = layout.size(axis) * layout.distance(axis);
   for (int64_t r = 0; r < layout.num_ranks(); ++r) {
-    const std::vector<Rank> group = layout.group(axis, Rank(r));
+    std::vector<Rank> group = layout.group(axis, Rank(r));
+    for (Rank& rank : group) rank = Rank(device_of(c, block, rank.value));
     size_t level = 0;
     for (const Rank other : group)
       level = std::max(level, c.common_level(group.front().value, other.value));
@@ -89,12 +105,25 @@ TEST_CASE("a collective costs what its worst group takes, on any machine and mes
         exchange = std::max(exchange, bytes * (n - inside) / n / share);
       }
       CHECK(rates.all_gather(size, stride, bytes).transfer == doctest::Approx(ring));
-      CHECK(rates.all_to_all(size, stride, bytes, 1).transfer ==
-            doctest::Approx(exchange));
+      CHECK(rates.all_to_all(size, stride, bytes, 1).transfer == doctest::Approx(exchange));
       num_straddling += c.common_level(0, (size - 1) * stride) < of.level ? 1 : 0;
     }
   }
   CHECK(num_straddling > 50);
+}
+
+TEST_CASE("groups of 64 in racks of 72: 64 are taken of each, while there are racks enough") {
+  cluster::Cluster large = racks(4, 18, 64), small = racks(4, 18, 4);
+  large.levels[2].link.bytes_per_second = 1e8;
+  const Rates many(large, strategy::Precision::kBf16), few(small, strategy::Precision::kBf16);
+  CHECK(many.among(256).link_of(64, 1) == std::string("rack"));
+  CHECK(few.among(256).link_of(64, 1) == std::string("rack"));
+  CHECK(few.link_of(48, 1) == std::string("hall"));  // of all 288 no rack takes whole ones alone
+  CHECK(few.among(192).link_of(48, 1) == std::string("rack"));
+  CHECK(many.link_of(80, 1) == std::string("hall"));
+  // 64 of each: as many speak through what leads out of a rack.
+  CHECK(many.among(256).all_gather(128, 1, 1e9).transfer ==
+        doctest::Approx(1e9 * 127 / 128 / (device_bandwidth(large, 2) * 64)));
 }
 
 TEST_CASE("six devices a node: tensor parallelism of 4 pays for the network, of 3 it does not") {

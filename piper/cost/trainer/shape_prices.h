@@ -66,8 +66,7 @@ class ShapePricer {
   LayerTypes layer_types_;
   using Key =
       std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool,
-                 strategy::MoeSchedule,
-                 int64_t, double, double, strategy::AllToAll, int64_t>;
+                 strategy::MoeSchedule, int64_t, double, double, strategy::AllToAll, int64_t>;
   std::map<Key, std::unique_ptr<ShapePrices>> known_;
   const ShapePrices* last_ = nullptr;
   Key last_key_{};
