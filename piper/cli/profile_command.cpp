@@ -199,10 +199,11 @@ Run add_profile(Subcommand command) {
                   "cores that they share (default: all that this process may use)")
       .check(integer_in(1, 4096));
   command
-      .add_option("--budget-seconds", flags->budget_seconds,
-                  "time to spend on curves [15; 120 with --full], whose points end earlier where their "
-                  "median is sure; whole passes of a small model follow, at most three times as "
-                  "long")
+      .add_option(
+          "--budget-seconds", flags->budget_seconds,
+          "time to spend on curves [15; 120 with --full], whose points end earlier where their "
+          "median is sure; whole passes of a small model follow, at most three times as "
+          "long")
       .check(number_in(1.0, 36000.0));
   command
       .add_option("--tight", flags->tight,

@@ -216,9 +216,10 @@ std::string models_like(const Json& plan) {
 void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   const Check count = integer_in(1, kMost);
   if (model != ModelFlag::kNone) {
-    command.add_option("--model", f.model,
-                       "built-in name, config.json, or a folder holding one (the one that --strategy "
-                       "names)");
+    command.add_option(
+        "--model", f.model,
+        "built-in name, config.json, or a folder holding one (the one that --strategy "
+        "names)");
     add_ignore_flag(command, f.ignore);
     command.add_option("--cluster", f.cluster,
                        "built-in name or file (what `piper profile --out` wrote)");
