@@ -115,8 +115,8 @@ class Passes {
     const at::Tensor token =
         positions(tokens * k, 1, on_.device.device).view({-1}).remainder(tokens).to(at::kInt);
     const double of_tokens = real(x.numel()), of_rows = real(returned.numel());
-    // A token's row is read for each of its copies, which lie far apart: from a cache where all rows
-    // fit into one.
+    // A token's row is read for each of its copies, which lie far apart: from a cache where all
+    // rows fit into one.
     constexpr double kLargestCache = 128e6;
     const double read = bytes(of_tokens) > kLargestCache ? of_rows : of_tokens;
     return {{"permute", bytes(read + of_rows), [=] { nn::gather_rows_out(g_returned, x, token); }},

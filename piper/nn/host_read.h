@@ -10,8 +10,8 @@
 
 namespace piper::nn {
 
-// Waits that the calling thread has made so far: one a call of read_on_host() on a device, and those
-// that others have counted here.
+// Waits that the calling thread has made so far: one a call of read_on_host() on a device, and
+// those that others have counted here.
 int64_t num_host_waits();
 void count_host_wait();
 

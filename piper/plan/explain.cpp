@@ -113,8 +113,8 @@ FamilyVerdict verdict(const Request& r, const FamilyBest& of, const Candidate* w
                     [](const StepPart& a, const StepPart& b) { return a.seconds > b.seconds; });
   std::vector<std::string> why;
   for (size_t i = 0; i < 2 && more[i].seconds > 0.01 * least.total(); ++i)
-    why.push_back(fmt::format("{} +{}", more[i].name,
-                              format_percent(more[i].seconds / least.total())));
+    why.push_back(
+        fmt::format("{} +{}", more[i].name, format_percent(more[i].seconds / least.total())));
   v.lost =
       fmt::format("{} slower: {}", format_percent(excess / least.total()),
                   why.empty() ? "a little of everything" : fmt::format("{}", fmt::join(why, ", ")));

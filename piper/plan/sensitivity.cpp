@@ -119,9 +119,8 @@ double Influence::swing() const { return std::abs(high_mfu - low_mfu); }
 
 std::vector<Influence> sensitivity(const Request& r, const Candidate& candidate, double change) {
   const strategy::Strategy& s = candidate.strategy;
-  const World base{.cluster = *r.cluster,
-                   .trainer = *r.trainer,
-                   .imbalance = r.imbalance_at(s.mesh.ep)};
+  const World base{
+      .cluster = *r.cluster, .trainer = *r.trainer, .imbalance = r.imbalance_at(s.mesh.ep)};
   const double now = cost::mfu(*r.model, s, *r.cluster, candidate.step_seconds());
   const double over_closed = now / mfu_in(r, s, base);
   std::vector<Influence> result;

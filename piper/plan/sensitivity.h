@@ -23,9 +23,9 @@ struct Influence {
 //   bandwidth (NICs included) and latency of each level, a ring's step inside and between nodes
 //   host time and serial time of a layer, imbalance
 // Where the step was simulated, its seconds change as the closed form's do, so that its MFU lies
-// between the two. An input that does not move the MFU is left out. Measured curves of products and attention move
-// with compute efficiency only. An imbalance does not go below 1. Requires 0 < change < 1 and a
-// candidate of the request.
+// between the two. An input that does not move the MFU is left out. Measured curves of products and
+// attention move with compute efficiency only. An imbalance does not go below 1. Requires
+// 0 < change < 1 and a candidate of the request.
 std::vector<Influence> sensitivity(const Request& request, const Candidate& candidate,
                                    double change = 0.2);
 

@@ -44,8 +44,8 @@ void choose_attention(const AttentionShape& shape, const OperandsOn& on) {
 int64_t rotated_copies(int64_t num_elements, at::ScalarType dtype, const BenchDevice& device) {
   const double bytes =
       static_cast<double>(num_elements) * static_cast<double>(at::elementSize(dtype));
-  return static_cast<int64_t>(std::clamp(
-      (device.is_cpu() ? kRotatedBytes : kRotatedBytesOnDevice) / bytes, 1.0, 64.0));
+  return static_cast<int64_t>(
+      std::clamp((device.is_cpu() ? kRotatedBytes : kRotatedBytesOnDevice) / bytes, 1.0, 64.0));
 }
 
 struct ExpertTensors {

@@ -127,8 +127,8 @@ Measured measure(const Reference& reference, strategy::Precision precision,
       windows[window_of(repeat)][rank] = reference_window_seconds(precision, cores);
       if (rank == 0) {
         num_windows = window_of(repeat) + 1;
-        is_late = repeat >= kFewestRepeats &&
-                  executor::now_seconds() - start > options.budget_seconds;
+        is_late =
+            repeat >= kFewestRepeats && executor::now_seconds() - start > options.budget_seconds;
       }
       together.arrive_and_wait();
       if (is_late) break;

@@ -16,7 +16,7 @@ namespace piper::profile {
 namespace {
 
 constexpr int64_t kFewestSamples = 3;
-constexpr double kMostShares = 4;               // that a point may take before it is skipped
+constexpr double kMostShares = 4;  // that a point may take before it is skipped
 // A queue is waited for after so much work: the wait takes some 10 us of it.
 constexpr double kShortestDeviceSample = 2e-3;
 constexpr int64_t kMostAtFirst = 20, kMostOfSample = 1000;  // calls
@@ -151,13 +151,11 @@ std::vector<double> time_calls(const std::function<void()>& call, const cluster:
   };
   const double start = executor::now_seconds();
   timed(1);  // first touch, thread-local state of the BLAS
-  // A device's first call loads its code. The second says how many tell how long one takes in a row.
+  // A device's first call loads its code. The second says how many in a row tell how long one is.
   const auto filling = [&](int64_t of, int64_t most) {
     return std::clamp<int64_t>(std::llround(kShortestDeviceSample / timed(of)), 1, most);
   };
-  const auto repeats_on_device = [&] {
-    return filling(filling(1, kMostAtFirst), kMostOfSample);
-  };
+  const auto repeats_on_device = [&] { return filling(filling(1, kMostAtFirst), kMostOfSample); };
   const int64_t repeats = device.is_cpu() ? 1 : repeats_on_device();
   cluster::Sampler sampler(rule);
   while (!sampler.done(executor::now_seconds() - start)) sampler.add(timed(repeats));

@@ -211,9 +211,7 @@ class Profiler {
     }
   }
 
-  void count(const std::string& curve) {
-    show(curve, done_ + 1);
-  }
+  void count(const std::string& curve) { show(curve, done_ + 1); }
   void show(const std::string& what, int64_t done) {
     done_ = done;
     if (options_.progress)

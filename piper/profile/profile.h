@@ -18,11 +18,11 @@
 namespace piper::profile {
 
 struct ProfileOptions {
-  int64_t num_ranks = 4;       // on accelerators: as many as there are
-  int64_t num_cores = 0;       // 0 = all that this process may run on
+  int64_t num_ranks = 4;  // on accelerators: as many as there are
+  int64_t num_cores = 0;  // 0 = all that this process may run on
   // What the curves aim to take; whole passes of a small model follow, at most three times as long.
   double budget_seconds = 15;
-  double tight = 0.02;         // a point ends when the 95 % interval of its median is as narrow
+  double tight = 0.02;  // a point ends when the 95 % interval of its median is as narrow
   std::vector<strategy::Precision> precisions = {strategy::Precision::kFp32};
   BenchDevice device;  // that computes
   // Accelerators between which links are measured, `device` the first of them: one rank each.

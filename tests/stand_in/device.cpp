@@ -432,7 +432,7 @@ class Machine {
   std::shared_ptr<Event> left_out_event_;
   size_t left_out_stream_ = 0;
   std::string behind_left_out_;
-  std::optional<bool> implied_;  // from the stream's next operation on
+  std::optional<bool> implied_;           // from the stream's next operation on
   std::map<int64_t, int64_t> num_reads_;  // by thread
   int64_t num_operations_ = 0;
 };
