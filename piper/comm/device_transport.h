@@ -2,7 +2,9 @@
 // the bytes are travels between the threads; the receiver's stream copies them:
 //
 //   sender    mark in its stream, post_send    --- number of the offer --->   post_receive
-//             its stream waits for the copy    <--- nothing, copied  -----    its stream waits for the mark, copies, marks
+//             its stream waits for the copy    <--- nothing, copied  -----    its stream waits for
+//                                                                             the mark, copies,
+//                                                                             marks
 //
 // Bytes for a rank of another process go through the memory of both hosts, over the wire that the
 // world has:

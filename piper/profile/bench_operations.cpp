@@ -16,7 +16,7 @@
 namespace piper::profile {
 namespace {
 
-// Larger than a core's private caches, and than a device's cache.
+// More than a core's private caches hold, and than the L2 of an H100 or a B200.
 constexpr double kRotatedBytes = 24e6, kRotatedBytesOnDevice = 256e6;
 constexpr double kEpsilon = 1e-6;
 

@@ -32,7 +32,7 @@ class Rates {
  public:
   // Throws InvalidInput when the cluster has no figures for the precision. The cluster outlives it.
   Rates(const cluster::Cluster& cluster, strategy::Precision precision);
-  // The same where groups take up no more than the first num_ranks devices; else all of them.
+  // The same for the groups of a job of num_ranks devices; without it, of all devices.
   Rates among(int64_t num_ranks) const;
 
   // m x k times k x n, in one launch.
