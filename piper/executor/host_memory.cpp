@@ -61,16 +61,22 @@ void* map_own(size_t bytes) {
 
 }  // namespace
 
-// Pages, kept when they are given back: fresh ones cost a fault each.
+// Pages, kept when they are given back: fresh ones cost a fault each, and to lock them costs more.
 class HostMemory::Pool : public std::enable_shared_from_this<Pool> {
  public:
-  explicit Pool(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  Pool(std::filesystem::path folder, std::optional<PageLock> page_lock)
+      : folder_(std::move(folder)), page_lock_(page_lock) {}
   ~Pool() {
-    for (const auto& [size, place] : free_) ::munmap(place, size);
+    for (const auto& [size, place] : free_) {
+      if (page_lock_) page_lock_->unlock(place);
+      ::munmap(place, size);
+    }
   }
 
   at::Tensor allocate(int64_t bytes) {
     const auto [size, place] = take(static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+    if (place == nullptr)
+      return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
     return at::from_blob(
         place, {bytes},
         [pool = shared_from_this(), size = size](void* given) {
@@ -81,6 +87,7 @@ class HostMemory::Pool : public std::enable_shared_from_this<Pool> {
   }
 
  private:
+  // nullptr: pages that cannot be locked.
   std::pair<size_t, void*> take(size_t bytes) {
     constexpr size_t kPage = 4096;
     const size_t size = (bytes + kPage - 1) / kPage * kPage;
@@ -93,10 +100,14 @@ class HostMemory::Pool : public std::enable_shared_from_this<Pool> {
         return given;
       }
     }
-    return {size, folder_.empty() ? map_own(size) : map_file(folder_, size)};
+    void* const place = folder_.empty() ? map_own(size) : map_file(folder_, size);
+    if (!page_lock_ || page_lock_->lock(place, size)) return {size, place};
+    ::munmap(place, size);
+    return {size, nullptr};
   }
 
   const std::filesystem::path folder_;
+  const std::optional<PageLock> page_lock_;
   std::mutex mutex_;
   std::multimap<size_t, void*> free_;
 };
@@ -191,18 +202,16 @@ class HostMemory::Link {
 };
 
 HostMemory::HostMemory(HostMemoryOptions options)
-    : options_(std::move(options)), pool_(std::make_shared<Pool>(options_.folder)) {
+    : options_(std::move(options)),
+      pool_(std::make_shared<Pool>(options_.folder,
+                                   options_.folder.empty() ? options_.page_lock : std::nullopt)) {
   if (options_.device.is_cpu())
     link_ = std::make_unique<Link>(options_.bytes_per_second, options_.ended);
 }
 
 HostMemory::~HostMemory() = default;
 
-at::Tensor HostMemory::allocate(int64_t bytes) {
-  if (options_.device.is_cuda() && options_.folder.empty())
-    return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
-  return pool_->allocate(bytes);
-}
+at::Tensor HostMemory::allocate(int64_t bytes) { return pool_->allocate(bytes); }
 
 std::unique_ptr<comm::Operation> HostMemory::start(std::vector<Copy> copies, std::string what) {
   for (const Copy& copy : copies)

@@ -5,18 +5,21 @@
 // keeps to a stated rate, so that the path can be run, measured and compared with its prediction anywhere.
 //
 // Copies are done one after the other, in the order in which they were started: on a device in the
-// current stream, on a CPU by a thread of this object's.
+// current stream, which is the same for all copies of one object (so that memory may be given again
+// as soon as its last copy is in the stream), on a CPU by a thread of this object's.
 //
 // Thread safety: one object belongs to its rank's thread, but for the tensors it gives.
 #pragma once
 
 #include <piper/comm/operations.h>
+#include <piper/executor/page_lock.h>
 #include <piper/nn/aten.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +30,10 @@ struct HostMemoryOptions {
   // One way, of a CPU's link: copies take so long at least. 0: as fast as they go.
   double bytes_per_second = 0;
   // Where the memory is that of files (without names, gone with the process). Empty: the process's
-  // own, pinned beside a GPU.
+  // own.
   std::filesystem::path folder;
+  // Of the process's own pages, beside a GPU.
+  std::optional<PageLock> page_lock;
   // Called from another thread when a copy has ended; may be empty.
   std::function<void()> ended;
 };

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <thread>
 
 using namespace piper;
@@ -56,6 +57,37 @@ TEST_CASE("memory that was given back is given again, and outlives its pool") {
   }
   last.fill_(7);
   CHECK(last.sum().item<int64_t>() == 7 * 9000);
+}
+
+TEST_CASE("beside a GPU the pages that were asked for are locked, once, until they are unmapped") {
+  static std::map<void*, size_t> locked;
+  static size_t most = 0;
+  const PageLock counting = {.lock =
+                                 [](void* pages, size_t bytes) {
+                                   locked.emplace(pages, bytes);
+                                   most = std::max(most, locked.size());
+                                   return true;
+                                 },
+                             .unlock = [](void* pages) { CHECK(locked.erase(pages) == 1); }};
+  {
+    HostMemory memory({.page_lock = counting});
+    const at::Tensor first = memory.allocate(300000), second = memory.allocate(5);
+    REQUIRE(locked.contains(first.data_ptr()));
+    CHECK(locked[first.data_ptr()] == 74 * 4096);  // not 2^19
+    CHECK(locked[second.data_ptr()] == 4096);
+    for (int i = 0; i < 3; ++i) memory.allocate(200000);  // one after the other: the same pages
+    CHECK(most == 3);
+    HostMemory in_file({.folder = std::filesystem::temp_directory_path(), .page_lock = counting});
+    in_file.allocate(8192);
+    CHECK(most == 3);
+  }
+  CHECK(locked.empty());
+}
+
+TEST_CASE("without a runtime no page is locked") {
+  if (at::hasCUDA()) return;  // the device's own tests lock some
+  alignas(4096) static std::byte page[4096];
+  CHECK(!runtime_page_lock().lock(page, sizeof page));
 }
 
 TEST_CASE("a link keeps to its rate") {

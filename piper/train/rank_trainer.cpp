@@ -89,11 +89,13 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, execu
   const std::vector<nn::Parameter>& parameters = stage_->parameters();
   norm_shares_ = optim::own_shares(parameters, layout_, rank_);
   if (run.strategy.offload != strategy::Offload::kNone)
-    host_memory_ = std::make_unique<executor::HostMemory>(
-        executor::HostMemoryOptions{.device = device_,
-                                    .bytes_per_second = run.host_bytes_per_second,
-                                    .folder = run.host_folder,
-                                    .ended = [&transport] { transport.wake(); }});
+    host_memory_ = std::make_unique<executor::HostMemory>(executor::HostMemoryOptions{
+        .device = device_,
+        .bytes_per_second = run.host_bytes_per_second,
+        .folder = run.host_folder,
+        .page_lock =
+            device_.is_cuda() ? std::optional(executor::runtime_page_lock()) : std::nullopt,
+        .ended = [&transport] { transport.wake(); }});
   optim::AdamW::HostBytes with_host;
   if (strategy::offloads_optimizer(run.strategy.offload))
     with_host = [this](int64_t bytes) { return host_memory_->allocate(bytes); };

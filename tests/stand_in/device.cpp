@@ -121,11 +121,12 @@ class Machine {
     const std::lock_guard lock(mutex_);
     const size_t size = std::max(kGrain, (bytes + kGrain - 1) / kGrain * kGrain);
     release_idle();
-    auto& free = free_[{current_stream, size}];
+    std::vector<size_t>* free = &free_[{current_stream, size}];
+    if (free->empty()) free = &free_for_all_[size];
     Block block{.size = size, .stream = current_stream};
-    if (!free.empty()) {
-      block.begin = free.back();
-      free.pop_back();
+    if (!free->empty()) {
+      block.begin = free->back();
+      free->pop_back();
     } else {
       block.begin = end_;
       end_ += size;
@@ -258,6 +259,7 @@ class Machine {
   void begin(Mode mode, uint64_t seed) {
     synchronize_all();
     const std::lock_guard lock(mutex_);
+    forget_streams();
     mode_ = mode;
     random_.seed(seed);
     history_.clear();
@@ -357,6 +359,20 @@ class Machine {
     });
   }
 
+  // All is done, and the threads that worked in the streams have ended: the next case has streams
+  // of its own, and what was in use anywhere is anyone's. (Else every case would look through the
+  // streams of all before it.)
+  void forget_streams() {
+    release_idle();
+    for (const auto& [of, blocks] : free_)
+      free_for_all_[of.second].insert(free_for_all_[of.second].end(), blocks.begin(), blocks.end());
+    free_.clear();
+    for (auto& [begin, block] : blocks_) block.stream = 0, block.users.clear();
+    queues_.clear();
+    queues_.resize(1);
+    known.clear();
+  }
+
   void forget(const Block& block, const Clock& done) {
     for (auto& [page, accesses] : history_)
       std::erase_if(accesses, [&](const Access& access) {
@@ -419,6 +435,7 @@ class Machine {
   size_t end_ = 0;
   std::map<size_t, Block> blocks_;
   std::map<std::pair<size_t, size_t>, std::vector<size_t>> free_;  // stream, size
+  std::map<size_t, std::vector<size_t>> free_for_all_;             // size
   std::vector<std::pair<Block, Marks>> used_elsewhere_;
   int64_t live_bytes_ = 0, peak_bytes_ = 0;
 
