@@ -16,6 +16,7 @@ constexpr double kWidth = 1080, kLeft = 130, kRight = 76, kTop = 4;
 constexpr double kCompute = 18, kThin = 4, kGap = 1, kRow = kCompute + 5 * (kThin + kGap) + 7;
 constexpr double kNarrow = 0.5;  // pixels: a bar below cannot be told from its neighbour
 constexpr double kTouching = 0.25;
+constexpr double kFineGap = 1.5;  // between narrow bars of one class: they are a grey, not stripes
 
 // Top and height of a stream's lane within a rank's row.
 std::pair<double, double> lane_place(Stream stream) {
@@ -77,15 +78,23 @@ class Chart {
     const double pixels_per_second = (x_.to - x_.from) / x_.high;
     for (const auto& [lane, bars] : lanes) {
       const auto [top, height] = lane_place(lane.first);
-      for (const Bar& bar : merge_narrow(bars, pixels_per_second)) {
-        const double width = std::max(0.3, length(bar) * pixels_per_second);
-        svg_.rect(x_(bar.start_seconds), y + top, width, height, css_class(bar.bar_class),
-                  bar.name + " · " + format_seconds(length(bar)));
-      }
+      for (const DrawnBar& drawn : merge_narrow(bars, pixels_per_second))
+        draw(drawn, y + top, height, pixels_per_second);
     }
     const double busy = Gantt::busy_share(rank, gantt_.seconds);
     svg_.text(kWidth - kRight + 10, y + 14, fmt::format("{:.0f} % busy", busy * 100),
               Anchor::kStart, "tick");
+  }
+
+  void draw(const DrawnBar& drawn, double y, double height, double pixels_per_second) {
+    const Bar& bar = drawn.bar;
+    const double share = drawn.busy_seconds / length(bar);
+    const bool is_full = !(share < 0.99);  // a bar of no length, too
+    svg_.rect(x_(bar.start_seconds), y, std::max(0.3, length(bar) * pixels_per_second), height,
+              css_class(bar.bar_class),
+              fmt::format("{} · {}{}", bar.name, format_seconds(drawn.busy_seconds),
+                          is_full ? "" : " of " + format_seconds(length(bar))),
+              is_full ? 1 : std::max(0.2, share));
   }
 
   const Gantt& gantt_;
@@ -103,32 +112,33 @@ std::string css_class(BarClass bar_class) {
   return text;
 }
 
-std::vector<Bar> merge_narrow(const std::vector<Bar>& bars, double pixels_per_second) {
-  std::vector<Bar> merged;
+std::vector<DrawnBar> merge_narrow(const std::vector<Bar>& bars, double pixels_per_second) {
+  std::vector<DrawnBar> merged;
   std::vector<int64_t> num_tasks;
   double longest = 0;  // of the tasks in the last bar: it lends the bar its colour
+  const auto is_narrow = [&](double seconds) { return seconds * pixels_per_second < kNarrow; };
   for (const Bar& bar : bars) {
     if (!merged.empty()) {
-      Bar& last = merged.back();
-      const bool touching = (bar.start_seconds - last.end_seconds) * pixels_per_second < kTouching;
-      const bool narrow = length(last) * pixels_per_second < kNarrow ||
-                          (last.bar_class == bar.bar_class && num_tasks.back() > 1);
-      if (touching && narrow && length(bar) * pixels_per_second < kNarrow) {
-        if (length(bar) > longest) last.bar_class = bar.bar_class;
+      DrawnBar& last = merged.back();
+      const double gap = (bar.start_seconds - last.bar.end_seconds) * pixels_per_second;
+      const bool is_alike = last.bar.bar_class == bar.bar_class;
+      const bool grows = is_narrow(length(last.bar)) || (is_alike && num_tasks.back() > 1);
+      if (grows && gap < (is_alike ? kFineGap : kTouching) && is_narrow(length(bar))) {
+        if (length(bar) > longest) last.bar.bar_class = bar.bar_class;
         longest = std::max(longest, length(bar));
-        last.end_seconds = std::max(last.end_seconds, bar.end_seconds);
+        last.bar.end_seconds = std::max(last.bar.end_seconds, bar.end_seconds);
+        last.busy_seconds += length(bar);
         ++num_tasks.back();
         continue;
       }
     }
-    merged.push_back(bar);
+    merged.push_back({bar, length(bar)});
     num_tasks.push_back(1);
     longest = length(bar);
   }
-  for (size_t i = 0; i < merged.size(); ++i) {
+  for (size_t i = 0; i < merged.size(); ++i)
     if (num_tasks[i] > 1)
-      merged[i].name = fmt::format("{} and {} more", merged[i].name, num_tasks[i] - 1);
-  }
+      merged[i].bar.name = fmt::format("{} and {} more", merged[i].bar.name, num_tasks[i] - 1);
   return merged;
 }
 

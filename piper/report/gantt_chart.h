@@ -21,9 +21,15 @@ std::string gantt_chart(const Gantt& gantt, const GanttChartOptions& options);
 // "bar-forward-experts": the CSS class of a bar.
 std::string css_class(BarClass bar_class);
 
-// Bars too narrow to be seen one by one become one, so that a lane `pixels` wide holds at most
-// about two bars a pixel whatever the number of tasks. Bars of one lane, ascending, in; ascending
-// out.
-std::vector<Bar> merge_narrow(const std::vector<Bar>& bars, double pixels_per_second);
+// What is drawn as one.
+struct DrawnBar {
+  Bar bar;
+  double busy_seconds = 0;  // of its length: of its tasks
+};
+
+// Bars too narrow to be seen one by one become one, and so do those of one class with gaps between
+// them that cannot be seen either: a lane `pixels` wide holds at most about two bars a pixel
+// whatever the number of tasks. Bars of one lane, ascending, in; ascending out.
+std::vector<DrawnBar> merge_narrow(const std::vector<Bar>& bars, double pixels_per_second);
 
 }  // namespace piper::report

@@ -41,17 +41,37 @@ TEST_CASE("a million narrow bars become about two a pixel, the time they cover s
     bars.push_back(bar(i * 1e-6, (i + 1) * 1e-6,
                        i % 2 == 0 ? BarClass::kForwardLayers : BarClass::kBackwardLayers));
   }
-  const std::vector<Bar> merged = merge_narrow(bars, 900);
+  const std::vector<DrawnBar> merged = merge_narrow(bars, 900);
   CHECK(merged.size() <= 1900);
   CHECK(merged.size() >= 800);
-  double covered = 0;
-  for (const Bar& b : merged) covered += b.end_seconds - b.start_seconds;
+  double covered = 0, busy = 0;
+  for (const DrawnBar& b : merged) {
+    covered += b.bar.end_seconds - b.bar.start_seconds;
+    busy += b.busy_seconds;
+  }
   CHECK(covered == doctest::Approx(1));
-  CHECK(merged[0].name.find(" more") != std::string::npos);
+  CHECK(busy == doctest::Approx(1));
+  CHECK(merged[0].bar.name.find(" more") != std::string::npos);
+}
+
+TEST_CASE(
+    "stripes too fine to be told apart become one pale bar that says how much of it is busy") {
+  std::vector<Bar> bars;
+  for (int i = 0; i < 1000; ++i)
+    bars.push_back(bar(i * 0.01, i * 0.01 + 0.003, BarClass::kExchange, "dispatch"));
+  const std::vector<DrawnBar> merged = merge_narrow(bars, 90);  // 0.27 pixels in every 0.9
+  REQUIRE(merged.size() == 1);
+  CHECK(merged[0].busy_seconds == doctest::Approx(3));
+  CHECK(merge_narrow(bars, 250).size() == 1000);  // gaps of 1.75 pixels
+  const std::string svg =
+      gantt_chart({.ranks = {{.rank = 0, .label = "rank 0", .bars = bars}}, .seconds = 10}, {});
+  CHECK(count(svg, "class=\"bar-all-to-all\"") == 1);
+  CHECK(svg.find("fill-opacity=\"0.3\"><title>dispatch and 999 more · 3.00 s of 9.99 s</title>") !=
+        std::string::npos);
 }
 
 TEST_CASE("a gap that can be seen is never bridged") {
-  const std::vector<Bar> merged = merge_narrow(
+  const std::vector<DrawnBar> merged = merge_narrow(
       {bar(0, 0.1, BarClass::kForwardLayers), bar(5, 5.1, BarClass::kForwardLayers)}, 1);
   CHECK(merged.size() == 2);
 }

@@ -38,9 +38,10 @@ void Svg::close(std::string_view element, std::string_view title) {
 }
 
 void Svg::rect(double x, double y, double width, double height, std::string_view css_class,
-               std::string_view title) {
+               std::string_view title, double opacity) {
   out_ += fmt::format("<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"",
                       escape(css_class), number(x), number(y), number(width), number(height));
+  if (opacity < 1) out_ += fmt::format(" fill-opacity=\"{}\"", number(opacity));
   close("rect", title);
 }
 

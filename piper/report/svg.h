@@ -19,7 +19,7 @@ class Svg {
 
   // `title` appears when the pointer rests on the element; empty = none.
   void rect(double x, double y, double width, double height, std::string_view css_class,
-            std::string_view title = {});
+            std::string_view title = {}, double opacity = 1);
   void line(double x1, double y1, double x2, double y2, std::string_view css_class,
             std::string_view title = {});
   void text(double x, double y, std::string_view text, Anchor anchor = Anchor::kStart,
