@@ -1,20 +1,21 @@
 #include <piper/cost/estimator.h>
 #include <piper/cost/executor_estimator.h>
+#include <piper/cost/segment_time.h>
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/strategy/runnable.h>
 
 namespace piper::cost {
 
 bool has_exact_costs(const cluster::Cluster& cluster, const TrainerProfile& trainer) {
-  return cluster.kind != "gpu" && trainer.name == "piper";
+  return (cluster.kind != "gpu" || has_measured_segments(cluster)) && trainer.name == "piper";
 }
 
 std::unique_ptr<Estimator> make_estimator(const model::Model& model,
                                           const cluster::Cluster& cluster,
                                           const TrainerProfile& trainer,
-                                          strategy::Precision precision, int64_t sequence) {
-  if (has_exact_costs(cluster, trainer))
-    return std::make_unique<ExecutorEstimator>(model, cluster, precision, sequence);
+                                          strategy::Precision precision, int64_t sequence,
+                                          bool is_exact) {
+  if (is_exact) return std::make_unique<ExecutorEstimator>(model, cluster, precision, sequence);
   return std::make_unique<TrainerEstimator>(model, cluster, trainer, precision, sequence);
 }
 
@@ -22,7 +23,8 @@ std::unique_ptr<Estimator> make_estimator_of(const strategy::Strategy& s, const 
                                              const cluster::Cluster& cluster,
                                              const TrainerProfile& trainer) {
   if (strategy::not_runnable(s).empty())
-    return make_estimator(model, cluster, trainer, s.precision, s.sequence);
+    return make_estimator(model, cluster, trainer, s.precision, s.sequence,
+                          has_exact_costs(cluster, trainer));
   return std::make_unique<TrainerEstimator>(model, cluster, trainer, s.precision, s.sequence);
 }
 

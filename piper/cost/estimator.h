@@ -139,6 +139,14 @@ class Estimator {
   virtual double bound_of_split(const strategy::Strategy&, double /*imbalance*/) { return 0; }
   // with this schedule and recomputation, whatever the split besides.
   virtual double bound_of_schedule(const strategy::Strategy&, double /*imbalance*/) { return 0; }
+  // Of this strategy itself, in bytes and in seconds, for less work than bytes() and estimate();
+  // 0 where nothing is known.
+  virtual double least_bytes(const strategy::Strategy&, double /*imbalance*/) { return 0; }
+  virtual double least_seconds(const strategy::Strategy&, double /*imbalance*/) { return 0; }
+  // About what a good strategy of a bound()'s kind takes: what a search looks at first.
+  virtual double promise(const strategy::Strategy& strategy, double imbalance) {
+    return bound(strategy, imbalance);
+  }
 
   // layers_per_stage is not read.
   virtual PassSeconds pass_seconds(const strategy::Strategy& strategy, double imbalance = 1) = 0;
@@ -163,14 +171,17 @@ class Estimator {
   virtual const cluster::Cluster& cluster() const = 0;
 };
 
-// Whether what this Piper executes is priced there by its executor's own costs.
+// Whether what this Piper executes is priced there by its executor's own costs: on CPUs, and on
+// GPUs whose segments `piper profile` has measured.
 bool has_exact_costs(const cluster::Cluster& cluster, const TrainerProfile& trainer);
 
-// Throws InvalidInput when the cluster has no figures for the precision.
+// `is_exact`: by this Piper's exact costs. Throws InvalidInput when the cluster has no figures for
+// the precision.
 std::unique_ptr<Estimator> make_estimator(const model::Model& model,
                                           const cluster::Cluster& cluster,
                                           const TrainerProfile& trainer,
-                                          strategy::Precision precision, int64_t sequence);
+                                          strategy::Precision precision, int64_t sequence,
+                                          bool is_exact);
 
 // For one strategy, whatever it is: by exact costs where there are any and this Piper executes it.
 std::unique_ptr<Estimator> make_estimator_of(const strategy::Strategy& strategy,

@@ -170,8 +170,8 @@ void ExecutorEstimator::add_layer(const Strategy& s, int64_t stage_index, int32_
     stage.kept_bytes += static_cast<double>(again.memory.kept.total());
 }
 
-ExecutorEstimator::Stage ExecutorEstimator::stage(const Strategy& s, int64_t index,
-                                                  int64_t first_layer) {
+ExecutorEstimator::Stage ExecutorEstimator::layers_of_stage(const Strategy& s, int64_t index,
+                                                            int64_t first_layer) {
   Stage stage;
   const int64_t end = first_layer + s.layers_per_stage[static_cast<size_t>(index)];
   for (int64_t i = first_layer; i < end; ++i) add_layer(s, index, static_cast<int32_t>(i), stage);
@@ -194,6 +194,12 @@ ExecutorEstimator::Stage ExecutorEstimator::stage(const Strategy& s, int64_t ind
       stage.exchange_backward += module.gather;
     }
   }
+  return stage;
+}
+
+ExecutorEstimator::Stage ExecutorEstimator::stage(const Strategy& s, int64_t index,
+                                                  int64_t first_layer) {
+  Stage stage = layers_of_stage(s, index, first_layer);
   price_update(s, index, first_layer, stage);
   return stage;
 }
@@ -638,13 +644,35 @@ void ExactEstimate::find_fullest() {
     }
 }
 
-ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
-  PIPER_DCHECK(s.sequence == sequence_ && s.precision == precision_);
-  std::vector<Stage> chunks;
+std::vector<ExecutorEstimator::Stage> ExecutorEstimator::every_stage(
+    const Strategy& s, Stage (ExecutorEstimator::*stage)(const Strategy&, int64_t, int64_t)) {
+  std::vector<Stage> stages;
   int64_t first = 0;
   for (int64_t i = 0; i < s.mesh.num_virtual_stages();
        first += s.layers_per_stage[static_cast<size_t>(i++)])
-    chunks.push_back(stage(s, i, first));
+    stages.push_back((this->*stage)(s, i, first));
+  return stages;
+}
+
+// What is left out only adds: states to what a stage computes and waits for, offload copies. Cores
+// that ranks share compute all of it in any case.
+double ExecutorEstimator::without_states(const Strategy& s) {
+  const std::vector<Stage> chunks = every_stage(s, &ExecutorEstimator::layers_of_stage);
+  const std::vector<double> finish =
+      simulators_.finish(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches,
+                         pipeline(s, chunks), false, strategy::pairs_take_turns(s));
+  double compute = 0;
+  for (const Stage& chunk : chunks) compute += chunk.forward + chunk.backward + chunk.recompute;
+  double shared = 0;
+  if (const int64_t cores = cluster_.cores_per_node; cores > 0)
+    shared = static_cast<double>(s.num_micro_batches * ranks_per_node(cluster_, s)) * compute /
+             static_cast<double>(s.mesh.pp * cores);
+  return std::max(std::ranges::max(finish), shared);
+}
+
+ExactEstimate ExecutorEstimator::exact_time(const Strategy& s) {
+  PIPER_DCHECK(s.sequence == sequence_ && s.precision == precision_);
+  const std::vector<Stage> chunks = every_stage(s, &ExecutorEstimator::stage);
   std::vector<Stage> stages(static_cast<size_t>(s.mesh.pp));
   for (size_t i = 0; i < chunks.size(); ++i)
     stages[static_cast<size_t>(rank_of(s, static_cast<int64_t>(i)))] += chunks[i];
@@ -735,6 +763,11 @@ ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
   estimate.time.idle = std::max(0.0, estimate.seconds - estimate.time.total());
   estimate.bubble = estimate.seconds > 0 ? estimate.time.idle / estimate.seconds : 0;
   estimate.busiest_stage = static_cast<int64_t>(busiest);
+  return estimate;
+}
+
+ExactEstimate ExecutorEstimator::exact(const Strategy& s) {
+  ExactEstimate estimate = exact_time(s);
   estimate.memory = memory(s);
   estimate.find_fullest();
   return estimate;
@@ -762,33 +795,42 @@ cluster::Cluster with_some_speed(cluster::Cluster cluster, strategy::Precision p
   return cluster;
 }
 
-// Of one rank of each ep index that may be the fullest.
-StageMemory ExecutorEstimator::rank_memory(const Strategy& s, int64_t pp_rank) {
-  std::vector<int32_t> layers;
+StageMemory ExecutorEstimator::state_memory(const Strategy& s, int64_t pp_rank) const {
   int64_t held = 0, own = 0, gradients = 0;
   for (const schedule::RankChunk& chunk : schedule::chunks_of(s, pp_rank)) {
-    for (int32_t i = 0; i < chunk.num_layers; ++i) layers.push_back(chunk.first_layer + i);
     const int64_t copied = copied_parameters(model_, s, chunk.stage);
     held += weight_parameters(model_, s, chunk.stage, 0) + copied;
     gradients += copied;
     own += optimized(s, chunk.stage, chunk.first_layer);
     gradients += gradient_parameters(model_, s, chunk.stage, 0);
   }
+  const StateBytes bytes = state_bytes(precision_);
+  StageMemory memory{.weights = held * bytes.weight, .gradients = gradients * bytes.gradient};
+  (strategy::offloads_optimizer(s.offload) ? memory.host : memory.optimizer) =
+      own * bytes.optimizer;
+  return memory;
+}
+
+// Of one rank of each ep index that may be the fullest.
+StageMemory ExecutorEstimator::rank_memory(const Strategy& s, int64_t pp_rank) {
+  std::vector<int32_t> layers;
+  for (const schedule::RankChunk& chunk : schedule::chunks_of(s, pp_rank))
+    for (int32_t i = 0; i < chunk.num_layers; ++i) layers.push_back(chunk.first_layer + i);
+  const StageMemory states = state_memory(s, pp_rank);
   Strategy walked = s;
   walked.num_micro_batches = micro_batches_to_walk(s);
   walked.global_batch_sequences =
       s.global_batch_sequences / s.num_micro_batches * walked.num_micro_batches;
-  const StateBytes bytes = state_bytes(precision_);
   StageMemory fullest;
   for (const int64_t ep_index : costs_.fullest_ep_indices(s, layers)) {
     const Rank rank = strategy::RankLayout(s).rank(pp_rank, ep_index);
     const schedule::StepGraph step = schedule::write_step(model_, walked, {rank});
     StageMemory memory = walked_memory(
         step, step_bytes(step, model_, walked, cluster_, load_ == nullptr ? ExpertLoad{} : *load_));
-    memory.weights += held * bytes.weight;
-    memory.gradients += gradients * bytes.gradient;
-    (strategy::offloads_optimizer(s.offload) ? memory.host : memory.optimizer) +=
-        own * bytes.optimizer;
+    memory.weights += states.weights;
+    memory.gradients += states.gradients;
+    memory.optimizer += states.optimizer;
+    memory.host += states.host;
     if (memory.total() > fullest.total()) fullest = memory;
   }
   fullest.in_flight =
@@ -933,6 +975,57 @@ Estimate ExecutorEstimator::bytes(const Strategy& s, double imbalance) {
   ExactEstimate e{.memory = at(s, imbalance).memory(s)};
   e.find_fullest();
   return to_estimate(e);
+}
+
+double ExecutorEstimator::bound_of_split(const Strategy& s, double imbalance) {
+  return at(s, imbalance).without_states(s);
+}
+
+double ExecutorEstimator::least_seconds(const Strategy& s, double imbalance) {
+  return at(s, imbalance).exact_time(s).seconds;
+}
+
+// States, and what is kept of all micro-batches in flight. A backward in two parts, or in turns with
+// a forward, frees some of that meanwhile, and under an uneven load another rank may keep more than
+// that which takes longest: nothing is said of it then.
+double ExecutorEstimator::least_bytes(const Strategy& s, double imbalance) {
+  const bool keeps = !strategy::offloads_activations(s.offload) &&
+                     !strategy::splits_backward(s.schedule) && !strategy::pairs(s.schedule) &&
+                     imbalance == 1 && costs_.is_balanced();
+  std::vector<double> kept(static_cast<size_t>(s.mesh.pp), std::numeric_limits<double>::infinity());
+  if (keeps) {
+    int64_t index = 0;
+    for (const Stage& chunk : every_stage(s, &ExecutorEstimator::layers_of_stage)) {
+      double& least = kept[static_cast<size_t>(rank_of(s, index++))];
+      least = std::min(least, chunk.kept_bytes);
+    }
+  }
+  const std::span<const int64_t> in_flight =
+      simulators_.of(s.schedule, s.mesh.pp, s.mesh.vpp, micro_batches_to_walk(s))
+          .peak_chunk_forwards();
+  double most = 0;
+  for (int64_t rank = 0; rank < s.mesh.pp; ++rank) {
+    const auto i = static_cast<size_t>(rank);
+    most = std::max(most, static_cast<double>(state_memory(s, rank).state()) +
+                              (keeps ? static_cast<double>(in_flight[i]) * kept[i] : 0));
+  }
+  return most;
+}
+
+// A pipeline of equal stages, nothing recomputed, as the strategy's exchange has it.
+double ExecutorEstimator::promise(const Strategy& s, double imbalance) {
+  if (imbalance != 1 && s.mesh.ep > 1) return at(s, imbalance).promise(s, 1);
+  const EndCost& ends = costs_.ends(s);
+  double compute = ends.embedding_forward + ends.embedding_backward + ends.head.forward +
+                   ends.head.backward,
+         exchange = 0;
+  for (int32_t i = 0; i < model_.num_layers(); ++i) {
+    const LayerCost& layer = costs_.layer(costs_.type_of(i), s);
+    compute += layer.forward + layer.backward;
+    exchange += layer.exchange_forward + layer.with(strategy::Recompute::kNone).exchange;
+  }
+  return static_cast<double>(s.num_micro_batches + s.mesh.pp - 1) *
+         (rounds(cluster_, s) * compute + exchange) / static_cast<double>(s.mesh.pp);
 }
 
 PassSeconds ExecutorEstimator::pass_seconds(const Strategy& s, double imbalance) {

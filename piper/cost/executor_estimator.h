@@ -92,6 +92,10 @@ class ExecutorEstimator : public Estimator {
                     double give_up_above_seconds = std::numeric_limits<double>::infinity(),
                     double most_bytes = std::numeric_limits<double>::infinity()) override;
   Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1) override;
+  double bound_of_split(const strategy::Strategy& strategy, double imbalance) override;
+  double least_bytes(const strategy::Strategy& strategy, double imbalance) override;
+  double least_seconds(const strategy::Strategy& strategy, double imbalance) override;
+  double promise(const strategy::Strategy& strategy, double imbalance) override;
   SampledEstimate sampled(const strategy::Strategy& strategy,
                           const std::vector<ExpertLoad>& loads) const override;
   PassSeconds pass_seconds(const strategy::Strategy& strategy, double imbalance = 1) override;
@@ -123,7 +127,19 @@ class ExecutorEstimator : public Estimator {
   struct TypeParameters {
     int64_t dense = 0, experts = 0;  // routed experts of the whole layer
   };
+  // Of a virtual stage its layers and ends alone; with what states add as well; by either, all.
+  Stage layers_of_stage(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
   Stage stage(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
+  std::vector<Stage> every_stage(const strategy::Strategy& strategy,
+                                 Stage (ExecutorEstimator::*stage)(const strategy::Strategy&,
+                                                                   int64_t, int64_t));
+  // Of its pipeline, whatever ZeRO, offload and reductions.
+  double without_states(const strategy::Strategy& strategy);
+  // Without the memory.
+  ExactEstimate exact_time(const strategy::Strategy& strategy);
+  // Weights, gradients that are not in slots, optimizer states: of a rank, and of the stage's first
+  // that has most of them.
+  StageMemory state_memory(const strategy::Strategy& strategy, int64_t pp_rank) const;
   void add_layer(const strategy::Strategy& strategy, int64_t stage_index, int32_t index,
                  Stage& stage);
   // Whether every rank has one chunk of layers, whole backwards and the same recomputation: bytes

@@ -139,8 +139,10 @@ double work_seconds(const std::vector<Work>& list, const cluster::Cluster& clust
 
 namespace {
 
+constexpr const char* kMeasuredOverPriced = "measured_over_priced.";
+
 std::string general_name(schedule::SegmentKind kind, graph::Phase phase) {
-  return fmt::format("measured_over_priced.{}.{}", schedule::name(kind),
+  return fmt::format("{}{}.{}", kMeasuredOverPriced, schedule::name(kind),
                      graph::is_backward(phase) ? "backward" : "forward");
 }
 
@@ -153,6 +155,11 @@ double measured_over_priced(const cluster::Cluster& cluster, schedule::SegmentKi
 }
 
 }  // namespace
+
+bool has_measured_segments(const cluster::Cluster& cluster) {
+  const auto found = cluster.numbers.lower_bound(kMeasuredOverPriced);
+  return found != cluster.numbers.end() && found->first.starts_with(kMeasuredOverPriced);
+}
 
 double segment_seconds(const model::Model& model, const schedule::Segment& segment,
                        graph::Phase phase, const SegmentWork& work, const cluster::Cluster& cluster,

@@ -45,6 +45,9 @@ double work_seconds(const std::vector<Work>& list, const cluster::Cluster& clust
 std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase phase,
                                       strategy::Precision precision);
 
+// Whether the cluster has any: `piper profile` has run whole segments there.
+bool has_measured_segments(const cluster::Cluster& cluster);
+
 // Seconds to find the residuals of a rank's share of so many weights of experts (strategy/
 // residual_code.h), behind their update: at the rate that `piper profile` has measured
 // ("residual_elements_per_second" of cluster.numbers, of the share), else as passes over memory.

@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/cost/example_model.h>
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/prices.h>
+#include <piper/cost/segment_time.h>
 #include <piper/model/import.h>
 #include <piper/plan/question.h>
 #include <piper/plan/under_load.h>
@@ -68,6 +70,86 @@ TEST_CASE("where nothing was measured nothing is outside of it") {
   for (auto& [precision, compute] : bare.compute)
     compute.gemm = compute.attention = compute.attention_backward = {};
   CHECK(asked(bare, 262'144).empty());
+}
+
+TEST_CASE("GPUs that `piper profile` has measured are priced as this Piper trains on them") {
+  Machine machine(8);
+  machine.question.cluster.kind = "gpu";
+  machine.question.precision = strategy::Precision::kFp32;
+  CHECK(!machine.request().has_exact_costs());
+  machine.question.cluster.numbers[cost::measured_over_priced_name(
+      schedule::SegmentKind::kExperts, graph::Phase::kForward, strategy::Precision::kBf16)] = 1.1;
+  const Request request = machine.request();
+  CHECK(request.has_exact_costs());
+  CHECK(request.fixed.runnable);
+  CHECK(request.estimator()->is_exact());
+  strategy::Strategy s = cost::example::strategy(machine.question.model, 1, 2, 8);
+  s.precision = strategy::Precision::kFp32;
+  const auto one =
+      cost::make_estimator_of(s, machine.question.model, machine.question.cluster, machine.trainer);
+  CHECK(one->estimate(s).seconds == request.estimator()->estimate(s).seconds);
+  Request large = request;
+  large.num_devices = Request::kMostExactGpus + 1;
+  CHECK(!large.has_exact_costs());
+  CHECK(!large.estimator()->is_exact());
+}
+
+// Of CPUs that share cores, and of GPUs.
+TEST_CASE("pruning by lower bounds of exact costs loses nothing") {
+  for (const bool is_gpu : {false, true}) {
+    Machine machine(8);
+    if (is_gpu) {
+      machine.question.cluster.kind = "gpu";
+      machine.question.cluster.numbers["measured_over_priced.experts.forward"] = 1.1;
+    } else {
+      machine.question.cluster.cores_per_node = 2;
+    }
+    machine.question.precision = strategy::Precision::kFp32;
+    machine.question.num_kept = 20;
+    Request request = machine.request();
+    REQUIRE(request.has_exact_costs());
+    for (const double part : {1.0, 0.4}) {
+      CAPTURE(is_gpu);
+      CAPTURE(part);
+      request.prunes = true;
+      const Plan pruned = search(request);
+      // Some do not fit then.
+      request.memory_limit_bytes = part * pruned.pareto.front().estimate.peak_bytes;
+      const Plan again = search(request);
+      request.prunes = false;
+      const Plan plain = search(request);
+      CHECK(again.num_timed < plain.num_timed / 2);
+      REQUIRE(again.ranked.size() == plain.ranked.size());
+      for (size_t i = 0; i < plain.ranked.size(); ++i)
+        CHECK(to_json(again.ranked[i].strategy) == to_json(plain.ranked[i].strategy));
+      for (size_t i = 0; i < plain.families.size(); ++i) {
+        CAPTURE(std::string(name(plain.families[i].family)));
+        const FamilyBest &one = again.families[i], &other = plain.families[i];
+        REQUIRE(one.best.has_value() == other.best.has_value());
+        REQUIRE(one.smallest.has_value() == other.smallest.has_value());
+        if (one.smallest)
+          CHECK(one.smallest->estimate.peak_bytes == other.smallest->estimate.peak_bytes);
+        if (!one.best) continue;
+        CAPTURE(describe(one.best->strategy));
+        CAPTURE(describe(other.best->strategy));
+        CHECK(one.best->estimate.seconds == other.best->estimate.seconds);
+      }
+      REQUIRE(again.schedules.size() == plain.schedules.size());
+      for (size_t i = 0; i < plain.schedules.size(); ++i)
+        CHECK(again.schedules[i].estimate.seconds == plain.schedules[i].estimate.seconds);
+    }
+    // Of everything that fits.
+    request.prunes = false;
+    request.num_kept = 1 << 20;
+    request.memory_limit_bytes = 1e18;
+    const std::unique_ptr<cost::Estimator> estimator = request.estimator();
+    for (const Candidate& c : search(request).ranked) {
+      CAPTURE(describe(c.strategy));
+      CHECK(estimator->bound_of_split(c.strategy, 1) <= c.estimate.seconds * (1 + 1e-9));
+      CHECK(estimator->least_seconds(c.strategy, 1) == c.estimate.seconds);
+      CHECK(estimator->least_bytes(c.strategy, 1) <= c.estimate.peak_bytes);
+    }
+  }
 }
 
 TEST_CASE("where costs are exact, a search prices with them, and simulates what is trained") {

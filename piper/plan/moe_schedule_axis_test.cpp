@@ -44,7 +44,8 @@ struct World {
     return s;
   }
   std::unique_ptr<cost::Estimator> estimator() const {
-    return cost::make_estimator(model, cluster, trainer, strategy::Precision::kFp32, 256);
+    return cost::make_estimator(model, cluster, trainer, strategy::Precision::kFp32, 256,
+                                cost::has_exact_costs(cluster, trainer));
   }
   Request request() const {
     Request r{.model = &model,

@@ -33,8 +33,8 @@ class Settling {
         .imbalance = q_.imbalance,
         .num_kept = q_.num_kept,
         .num_threads = q_.num_threads > 0 ? q_.num_threads : num_usable_cores()};
-    if (r.has_exact_costs()) r.fixed.runnable = true;
     r.num_devices = devices();
+    if (r.has_exact_costs()) r.fixed.runnable = true;
     r.sequence = settled("sequence", q_.sequence, default_sequence(),
                          is_gpu() ? "the smaller of 4096 and the model's positions"
                                   : "the smaller of 256 and the model's positions");

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -187,15 +188,15 @@ class Visit {
     for (s.zero = 0; s.zero <= 3; ++s.zero) {
       if (!tries_zero(r_, s, s.zero)) continue;
       s.expert_compression = compression_of(r_, s);
-      fits_ = false;
+      is_enough_.clear();
       for (const Offload offload : strategy::kOffloads) {
-        // Copies to the host only add time, and each such strategy costs a walk over all its tasks:
-        // none is tried beside one that fits with less on the host.
-        if (r_.has_exact_costs() && fits_) break;
         if (!tries_offload(r_, s, offload)) continue;
         s.offload = offload;
         for (const Placement placement : strategy::kPlacements) {
           if (!tries_placement(r_, s, placement)) continue;
+          // Copies to the host only add time, and each such strategy costs a walk over all its
+          // tasks: none is tried beside one with less on the host that fits, or takes too long.
+          if (r_.has_exact_costs() && is_enough_.contains(placement)) continue;
           s.placement = placement;
           s.reduction = placement == Placement::kDataInside ? data_inside : reduction_of(r_, s);
           visit();
@@ -213,6 +214,7 @@ class Visit {
     if (!r_.offers().has_offload_of(s) || !r_.offers().has_pairs_of(s)) return;
     const Family family = family_of(s);
     kept_.count_priced(family);
+    if (r_.prunes && is_known_for_less(s, family)) return;
     // Three of four do not fit: of those nobody asks how long they take, unless one lacks least of
     // its family.
     const cost::Estimate bytes = estimator_.bytes(s, r_.imbalance_at(s.mesh.ep));
@@ -221,7 +223,7 @@ class Visit {
       if (kept_.lacks_least(family, bytes.peak_bytes)) kept_.add_unfit(s, estimate(s, family));
       return;
     }
-    fits_ = true;
+    is_enough_.insert(s.placement);
     cost::Estimate e = estimate(s, family);
     // On the front of speed and memory stands nothing coarse.
     if (e.is_coarse)
@@ -239,6 +241,17 @@ class Visit {
       e = later;
     }
     kept_.add(best, e);
+  }
+
+  // Whether a lower bound of its bytes or of its time tells that it would not be kept.
+  bool is_known_for_less(const Strategy& s, Family family) {
+    const double imbalance = r_.imbalance_at(s.mesh.ep);
+    const double bytes = estimator_.least_bytes(s, imbalance);
+    if (bytes > r_.memory_limit_bytes) return !kept_.lacks_least(family, bytes);
+    const double seconds = estimator_.least_seconds(s, imbalance);
+    if (!is_beaten(s, seconds) || kept_.front_seconds(bytes) > seconds) return false;
+    is_enough_.insert(s.placement);
+    return true;
   }
 
   // When sums start changes no bytes. What the busiest stage waits for them is about what another
@@ -271,7 +284,8 @@ class Visit {
   const ExchangeAxis& exchange_;
   cost::Estimator& estimator_;
   Frontier& kept_;
-  bool fits_ = false;  // of the states of for_each_state() with this ZeRO stage, one
+  // Of the states of for_each_state() with this ZeRO stage: where one fits, or takes too long.
+  std::set<Placement> is_enough_;
   std::map<std::tuple<Recompute, int64_t, strategy::AllToAll, bool>, std::vector<int64_t>>
       balanced_;
 };
@@ -296,7 +310,8 @@ class Search {
     shapes_ = shapes_of(r_);
     refuse_contradictions(r_, shapes_);
     bound_shapes();
-    std::ranges::sort(bounded_, {}, [](const Bounded& b) { return std::pair(b.least, b.index); });
+    std::ranges::sort(bounded_, {},
+                      [](const Bounded& b) { return std::tuple(b.least, b.promise, b.index); });
     int64_t done = 0;
     while (done < std::ssize(bounded_)) {
       done = gather_round(done);
@@ -323,7 +338,7 @@ class Search {
   }
 
   struct Bounded {
-    double least;
+    double least, promise;
     size_t index;
   };
 
@@ -334,16 +349,19 @@ class Search {
   }
 
   void bound_shapes() {
-    for (size_t i = 0; i < shapes_.size(); ++i) bounded_.push_back({0, i});
+    for (size_t i = 0; i < shapes_.size(); ++i) bounded_.push_back({0, 0, i});
     if (!r_.prunes) return;
     // Neighbours have prices in common.
     constexpr size_t kAtOnce = 512;
     const size_t num = (shapes_.size() + kAtOnce - 1) / kAtOnce;
     share_items(num_threads_, static_cast<int64_t>(num), [&](int64_t thread, int64_t item) {
       const size_t first = static_cast<size_t>(item) * kAtOnce;
-      for (size_t i = first; i < std::min(first + kAtOnce, shapes_.size()); ++i)
-        bounded_[i].least =
-            estimator(thread).bound(base_of(r_, shapes_[i]), r_.imbalance_at(shapes_[i].ep));
+      for (size_t i = first; i < std::min(first + kAtOnce, shapes_.size()); ++i) {
+        const Strategy s = base_of(r_, shapes_[i]);
+        const double imbalance = r_.imbalance_at(shapes_[i].ep);
+        bounded_[i].least = estimator(thread).bound(s, imbalance);
+        bounded_[i].promise = estimator(thread).promise(s, imbalance);
+      }
     });
   }
 

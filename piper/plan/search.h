@@ -85,8 +85,13 @@ struct Request {
     const auto found = imbalance_by_ep.find(ep);
     return found == imbalance_by_ep.end() ? imbalance : found->second;
   }
-  // Whether the estimator has this Piper's exact costs (cost/estimator.h).
-  bool has_exact_costs() const { return cost::has_exact_costs(*cluster, *trainer); }
+  // Whether the estimator has this Piper's exact costs (cost/estimator.h). On more GPUs than that a
+  // search by them takes minutes to hours: it goes by the trainer's profile.
+  static constexpr int64_t kMostExactGpus = 64;
+  bool has_exact_costs() const {
+    return cost::has_exact_costs(*cluster, *trainer) &&
+           (cluster->kind != "gpu" || num_devices <= kMostExactGpus);
+  }
   // Whether the search chooses schedules of mixture layers.
   bool schedules_mixtures() const { return has_exact_costs() || trainer->schedules_mixtures; }
   // What is tried of the trainer's axes; everything where FixedAxes::offered is not asked for.
@@ -95,7 +100,7 @@ struct Request {
     return fixed.offered ? trainer->offers : all;
   }
   std::unique_ptr<cost::Estimator> estimator() const {
-    return cost::make_estimator(*model, *cluster, *trainer, precision, sequence);
+    return cost::make_estimator(*model, *cluster, *trainer, precision, sequence, has_exact_costs());
   }
   int64_t num_kept = 64;    // of the fastest
   bool prunes = true;       // false: every strategy is priced (tests)

@@ -16,10 +16,10 @@ struct World {
   cluster::Cluster cluster;
   cost::TrainerProfile trainer;
   double imbalance = 1;
-  bool has_exact_costs() const { return cost::has_exact_costs(cluster, trainer); }
+  bool has_exact_costs = false;
   double efficiency() const { return trainer.calibration_of(cluster.device).compute_efficiency; }
   void scale_compute(double factor) {
-    if (has_exact_costs()) {
+    if (has_exact_costs) {
       cluster = changed(cluster, fmt::format("compute=x{}", factor));
       return;
     }
@@ -51,7 +51,7 @@ class Inputs {
   }
 
   void device() {
-    add("compute efficiency", w_.has_exact_costs() ? "measured" : format_percent(w_.efficiency()),
+    add("compute efficiency", w_.has_exact_costs ? "measured" : format_percent(w_.efficiency()),
         [](World& w, double f) { w.scale_compute(f); });
     add("memory bandwidth", format_bytes_per_second(w_.cluster.memory_bytes_per_second),
         [](World& w, double f) {
@@ -108,8 +108,8 @@ class Inputs {
 
 // By the closed form.
 double mfu_in(const Request& r, const strategy::Strategy& s, const World& world) {
-  const std::unique_ptr<cost::Estimator> estimator =
-      cost::make_estimator(*r.model, world.cluster, world.trainer, r.precision, r.sequence);
+  const std::unique_ptr<cost::Estimator> estimator = cost::make_estimator(
+      *r.model, world.cluster, world.trainer, r.precision, r.sequence, world.has_exact_costs);
   return cost::mfu(*r.model, s, *r.cluster, estimator->estimate(s, world.imbalance).seconds);
 }
 
@@ -119,8 +119,10 @@ double Influence::swing() const { return std::abs(high_mfu - low_mfu); }
 
 std::vector<Influence> sensitivity(const Request& r, const Candidate& candidate, double change) {
   const strategy::Strategy& s = candidate.strategy;
-  const World base{
-      .cluster = *r.cluster, .trainer = *r.trainer, .imbalance = r.imbalance_at(s.mesh.ep)};
+  const World base{.cluster = *r.cluster,
+                   .trainer = *r.trainer,
+                   .imbalance = r.imbalance_at(s.mesh.ep),
+                   .has_exact_costs = r.has_exact_costs()};
   const double now = cost::mfu(*r.model, s, *r.cluster, candidate.step_seconds());
   const double over_closed = now / mfu_in(r, s, base);
   std::vector<Influence> result;
