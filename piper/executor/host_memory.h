@@ -2,7 +2,8 @@
 // states, as ZeRO-Offload, Ren et al. 2021; activations between forward and backward), and the
 // copies between the two. Beside a GPU it is pinned memory. Beside a CPU, whose tensors are in the
 // same memory, it is a pool of its own that no counter of live tensors sees, behind a link that
-// keeps to a stated rate, so that the path can be run, measured and compared with its prediction anywhere.
+// keeps to a stated rate, so that the path can be run, measured and compared with its prediction
+// anywhere.
 //
 // Copies are done one after the other, in the order in which they were started: on a device in the
 // current stream, which is the same for all copies of one object (so that memory may be given again
