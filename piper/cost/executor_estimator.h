@@ -137,8 +137,8 @@ class ExecutorEstimator : public Estimator {
   double without_states(const strategy::Strategy& strategy);
   // Without the memory.
   ExactEstimate exact_time(const strategy::Strategy& strategy);
-  // Weights, gradients that are not in slots, optimizer states: of a rank, and of the stage's first
-  // that has most of them.
+  // Weights, gradients that are not in slots and optimizer states of the first rank of a pipeline's
+  // place, which has most of them.
   StageMemory state_memory(const strategy::Strategy& strategy, int64_t pp_rank) const;
   void add_layer(const strategy::Strategy& strategy, int64_t stage_index, int32_t index,
                  Stage& stage);
