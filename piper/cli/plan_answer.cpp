@@ -223,6 +223,11 @@ void print_header(const plan::Request& r, const plan::Plan& plan,
       calibration.rows.empty() && !r.has_exact_costs())
     fmt::print("note: compute at {} of the micro-benchmarks' rate: {}\n",
                format_percent(calibration.compute_efficiency), calibration.source);
+  if (!r.has_exact_costs() && cost::has_exact_costs(*r.cluster, *r.trainer))
+    fmt::print(
+        "note: a search on more than {} GPUs goes by the trainer's closed form; `piper estimate` "
+        "prices one strategy as this Piper trains it there\n",
+        plan::Request::kMostExactGpus);
 }
 
 void print_load(const cost::LoadSamples& load, const model::Model& model,
