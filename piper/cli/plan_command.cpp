@@ -9,6 +9,7 @@
 #include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
+#include <piper/cost/segment_time.h>
 #include <piper/strategy/residual_code.h>
 
 #include <algorithm>
@@ -124,7 +125,7 @@ PlanQuestion question_of(const Flags& flags) {
       .load = samples_of(flags),
       .num_kept = std::max<int64_t>(flags.top, plan::kMostSimulated),
       .num_threads = flags.threads};
-  if (asked.fixed.reduction && !asked.fixed.runnable && asked.cluster.kind == "gpu")
+  if (asked.fixed.reduction && !asked.fixed.runnable && !cost::is_measured(asked.cluster))
     throw InvalidInput("--reduction is chosen for what this Piper trains; add --runnable");
   return {.asked = std::move(asked),
           .trainer = flags.trainer,
@@ -260,7 +261,7 @@ Run add_plan(Subcommand command) {
       .check(number_in(1.0, 1000.0))
       .show_default();
   command.add_flag("--runnable", flags->fixed.runnable,
-                   "only what this Piper trains (always so on CPU clusters, and for --paper)");
+                   "only what this Piper trains (always so on measured machines, and for --paper)");
   command.add_flag("--explain", flags->explain,
                    "the best of each family, why it lost, what would revive it; the front of speed "
                    "and memory; what other exchanges of tokens would cost");

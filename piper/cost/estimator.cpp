@@ -7,7 +7,7 @@
 namespace piper::cost {
 
 bool has_exact_costs(const cluster::Cluster& cluster, const TrainerProfile& trainer) {
-  return (cluster.kind != "gpu" || has_measured_segments(cluster)) && trainer.name == "piper";
+  return is_measured(cluster) && trainer.name == "piper";
 }
 
 std::unique_ptr<Estimator> make_estimator(const model::Model& model,

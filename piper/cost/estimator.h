@@ -139,12 +139,13 @@ class Estimator {
   virtual double bound_of_split(const strategy::Strategy&, double /*imbalance*/) { return 0; }
   // with this schedule and recomputation, whatever the split besides.
   virtual double bound_of_schedule(const strategy::Strategy&, double /*imbalance*/) { return 0; }
-  // Of this strategy itself, in bytes and in seconds, for less work than bytes() and estimate();
-  // 0 where nothing is known.
+  // Of this strategy itself, in bytes, and in seconds whenever its sums of gradients start, for
+  // less work than bytes() and estimate(); 0 where nothing is known.
   virtual double least_bytes(const strategy::Strategy&, double /*imbalance*/) { return 0; }
   virtual double least_seconds(const strategy::Strategy&, double /*imbalance*/) { return 0; }
-  // About what a good strategy of a bound()'s kind takes: what a search looks at first.
-  virtual double promise(const strategy::Strategy& strategy, double imbalance) {
+  // About how many seconds a good strategy of a bound()'s kind takes, no lower bound: shapes with
+  // less of it are searched first.
+  virtual double likely_seconds(const strategy::Strategy& strategy, double imbalance) {
     return bound(strategy, imbalance);
   }
 
@@ -171,8 +172,8 @@ class Estimator {
   virtual const cluster::Cluster& cluster() const = 0;
 };
 
-// Whether what this Piper executes is priced there by its executor's own costs: on CPUs, and on
-// GPUs whose segments `piper profile` has measured.
+// Whether what this Piper executes is priced there by its executor's own costs: for the trainer
+// "piper", on a machine that it has measured (segment_time.h).
 bool has_exact_costs(const cluster::Cluster& cluster, const TrainerProfile& trainer);
 
 // `is_exact`: by this Piper's exact costs. Throws InvalidInput when the cluster has no figures for

@@ -656,7 +656,7 @@ std::vector<ExecutorEstimator::Stage> ExecutorEstimator::every_stage(
 
 // What is left out only adds: states to what a stage computes and waits for, offload copies. Cores
 // that ranks share compute all of it in any case.
-double ExecutorEstimator::without_states(const Strategy& s) {
+double ExecutorEstimator::seconds_without_states(const Strategy& s) {
   const std::vector<Stage> chunks = every_stage(s, &ExecutorEstimator::layers_of_stage);
   const std::vector<double> finish =
       simulators_.finish(s.schedule, s.mesh.pp, s.mesh.vpp, s.num_micro_batches,
@@ -978,16 +978,18 @@ Estimate ExecutorEstimator::bytes(const Strategy& s, double imbalance) {
 }
 
 double ExecutorEstimator::bound_of_split(const Strategy& s, double imbalance) {
-  return at(s, imbalance).without_states(s);
+  return at(s, imbalance).seconds_without_states(s);
 }
 
 double ExecutorEstimator::least_seconds(const Strategy& s, double imbalance) {
-  return at(s, imbalance).exact_time(s).seconds;
+  const ExactEstimate e = at(s, imbalance).exact_time(s);
+  // Divided gradients are summed as they are ready.
+  return s.zero < 2 ? e.seconds - e.time.reductions : e.seconds;
 }
 
-// States, and what is kept of all micro-batches in flight. A backward in two parts, or in turns with
-// a forward, frees some of that meanwhile, and under an uneven load another rank may keep more than
-// that which takes longest: nothing is said of it then.
+// States, and what is kept of all micro-batches in flight. A backward in two parts, or in turns
+// with a forward, frees some of that meanwhile, and under an uneven load another rank may keep more
+// than that which takes longest: there it is the states alone.
 double ExecutorEstimator::least_bytes(const Strategy& s, double imbalance) {
   const bool keeps = !strategy::offloads_activations(s.offload) &&
                      !strategy::splits_backward(s.schedule) && !strategy::pairs(s.schedule) &&
@@ -1013,8 +1015,8 @@ double ExecutorEstimator::least_bytes(const Strategy& s, double imbalance) {
 }
 
 // A pipeline of equal stages, nothing recomputed, as the strategy's exchange has it.
-double ExecutorEstimator::promise(const Strategy& s, double imbalance) {
-  if (imbalance != 1 && s.mesh.ep > 1) return at(s, imbalance).promise(s, 1);
+double ExecutorEstimator::likely_seconds(const Strategy& s, double imbalance) {
+  if (imbalance != 1 && s.mesh.ep > 1) return at(s, imbalance).likely_seconds(s, 1);
   const EndCost& ends = costs_.ends(s);
   double compute = ends.embedding_forward + ends.embedding_backward + ends.head.forward +
                    ends.head.backward,

@@ -95,7 +95,7 @@ class ExecutorEstimator : public Estimator {
   double bound_of_split(const strategy::Strategy& strategy, double imbalance) override;
   double least_bytes(const strategy::Strategy& strategy, double imbalance) override;
   double least_seconds(const strategy::Strategy& strategy, double imbalance) override;
-  double promise(const strategy::Strategy& strategy, double imbalance) override;
+  double likely_seconds(const strategy::Strategy& strategy, double imbalance) override;
   SampledEstimate sampled(const strategy::Strategy& strategy,
                           const std::vector<ExpertLoad>& loads) const override;
   PassSeconds pass_seconds(const strategy::Strategy& strategy, double imbalance = 1) override;
@@ -134,7 +134,7 @@ class ExecutorEstimator : public Estimator {
                                  Stage (ExecutorEstimator::*stage)(const strategy::Strategy&,
                                                                    int64_t, int64_t));
   // Of its pipeline, whatever ZeRO, offload and reductions.
-  double without_states(const strategy::Strategy& strategy);
+  double seconds_without_states(const strategy::Strategy& strategy);
   // Without the memory.
   ExactEstimate exact_time(const strategy::Strategy& strategy);
   // Weights, gradients that are not in slots and optimizer states of the first rank of a pipeline's

@@ -156,7 +156,8 @@ double measured_over_priced(const cluster::Cluster& cluster, schedule::SegmentKi
 
 }  // namespace
 
-bool has_measured_segments(const cluster::Cluster& cluster) {
+bool is_measured(const cluster::Cluster& cluster) {
+  if (cluster.kind != "gpu") return true;
   const auto found = cluster.numbers.lower_bound(kMeasuredOverPriced);
   return found != cluster.numbers.end() && found->first.starts_with(kMeasuredOverPriced);
 }

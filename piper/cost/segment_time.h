@@ -45,8 +45,9 @@ double work_seconds(const std::vector<Work>& list, const cluster::Cluster& clust
 std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase phase,
                                       strategy::Precision precision);
 
-// Whether the cluster has any: `piper profile` has run whole segments there.
-bool has_measured_segments(const cluster::Cluster& cluster);
+// Whether this Piper has measured the machine: CPUs, and GPUs on which `piper profile` has run
+// whole segments, so that the cluster has such factors.
+bool is_measured(const cluster::Cluster& cluster);
 
 // Seconds to find the residuals of a rank's share of so many weights of experts (strategy/
 // residual_code.h), behind their update: at the rate that `piper profile` has measured

@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/executor/host_memory.h>
@@ -84,10 +85,14 @@ TEST_CASE("beside a GPU the pages that were asked for are locked, once, until th
   CHECK(locked.empty());
 }
 
-TEST_CASE("without a runtime no page is locked") {
-  if (at::hasCUDA()) return;  // the device's own tests lock some
+TEST_CASE("the runtime locks pages where there is a GPU, and nothing where there is none") {
   alignas(4096) static std::byte page[4096];
-  CHECK(!runtime_page_lock().lock(page, sizeof page));
+  const bool has_gpu = at::globalContext().hasCUDA();
+  REQUIRE(runtime_page_lock().lock(page, sizeof page) == has_gpu);
+  if (!has_gpu) return;
+  CHECK(at::from_blob(page, {sizeof page}, at::kByte).is_pinned());
+  runtime_page_lock().unlock(page);
+  CHECK(!at::from_blob(page, {sizeof page}, at::kByte).is_pinned());
 }
 
 TEST_CASE("a link keeps to its rate") {

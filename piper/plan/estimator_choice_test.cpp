@@ -94,15 +94,20 @@ TEST_CASE("GPUs that `piper profile` has measured are priced as this Piper train
   CHECK(!large.estimator()->is_exact());
 }
 
-// Of CPUs that share cores, and of GPUs.
+// Of CPUs that share cores, of GPUs, and of GPUs whose sums of gradients take longest.
 TEST_CASE("pruning by lower bounds of exact costs loses nothing") {
-  for (const bool is_gpu : {false, true}) {
+  for (const auto& [is_gpu, slower] : {std::pair{false, 1}, {true, 1}, {true, 50}}) {
+    CAPTURE(slower);
     Machine machine(8);
     if (is_gpu) {
       machine.question.cluster.kind = "gpu";
       machine.question.cluster.numbers["measured_over_priced.experts.forward"] = 1.1;
     } else {
       machine.question.cluster.cores_per_node = 2;
+    }
+    for (cluster::Level& level : machine.question.cluster.levels) {
+      level.link.bytes_per_second /= slower;
+      level.nic_bytes_per_second /= slower;
     }
     machine.question.precision = strategy::Precision::kFp32;
     machine.question.num_kept = 20;
@@ -146,7 +151,7 @@ TEST_CASE("pruning by lower bounds of exact costs loses nothing") {
     for (const Candidate& c : search(request).ranked) {
       CAPTURE(describe(c.strategy));
       CHECK(estimator->bound_of_split(c.strategy, 1) <= c.estimate.seconds * (1 + 1e-9));
-      CHECK(estimator->least_seconds(c.strategy, 1) == c.estimate.seconds);
+      CHECK(estimator->least_seconds(c.strategy, 1) <= c.estimate.seconds);
       CHECK(estimator->least_bytes(c.strategy, 1) <= c.estimate.peak_bytes);
     }
   }

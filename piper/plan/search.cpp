@@ -188,7 +188,7 @@ class Visit {
     for (s.zero = 0; s.zero <= 3; ++s.zero) {
       if (!tries_zero(r_, s, s.zero)) continue;
       s.expert_compression = compression_of(r_, s);
-      is_enough_.clear();
+      no_more_offload_.clear();
       for (const Offload offload : strategy::kOffloads) {
         if (!tries_offload(r_, s, offload)) continue;
         s.offload = offload;
@@ -196,7 +196,7 @@ class Visit {
           if (!tries_placement(r_, s, placement)) continue;
           // Copies to the host only add time, and each such strategy costs a walk over all its
           // tasks: none is tried beside one with less on the host that fits, or takes too long.
-          if (r_.has_exact_costs() && is_enough_.contains(placement)) continue;
+          if (r_.has_exact_costs() && no_more_offload_.contains(placement)) continue;
           s.placement = placement;
           s.reduction = placement == Placement::kDataInside ? data_inside : reduction_of(r_, s);
           visit();
@@ -214,7 +214,7 @@ class Visit {
     if (!r_.offers().has_offload_of(s) || !r_.offers().has_pairs_of(s)) return;
     const Family family = family_of(s);
     kept_.count_priced(family);
-    if (r_.prunes && is_known_for_less(s, family)) return;
+    if (r_.prunes && is_pruned(s, family)) return;
     // Three of four do not fit: of those nobody asks how long they take, unless one lacks least of
     // its family.
     const cost::Estimate bytes = estimator_.bytes(s, r_.imbalance_at(s.mesh.ep));
@@ -223,7 +223,7 @@ class Visit {
       if (kept_.lacks_least(family, bytes.peak_bytes)) kept_.add_unfit(s, estimate(s, family));
       return;
     }
-    is_enough_.insert(s.placement);
+    no_more_offload_.insert(s.placement);
     cost::Estimate e = estimate(s, family);
     // On the front of speed and memory stands nothing coarse.
     if (e.is_coarse)
@@ -244,13 +244,13 @@ class Visit {
   }
 
   // Whether a lower bound of its bytes or of its time tells that it would not be kept.
-  bool is_known_for_less(const Strategy& s, Family family) {
+  bool is_pruned(const Strategy& s, Family family) {
     const double imbalance = r_.imbalance_at(s.mesh.ep);
     const double bytes = estimator_.least_bytes(s, imbalance);
     if (bytes > r_.memory_limit_bytes) return !kept_.lacks_least(family, bytes);
     const double seconds = estimator_.least_seconds(s, imbalance);
     if (!is_beaten(s, seconds) || kept_.front_seconds(bytes) > seconds) return false;
-    is_enough_.insert(s.placement);
+    no_more_offload_.insert(s.placement);
     return true;
   }
 
@@ -284,8 +284,8 @@ class Visit {
   const ExchangeAxis& exchange_;
   cost::Estimator& estimator_;
   Frontier& kept_;
-  // Of the states of for_each_state() with this ZeRO stage: where one fits, or takes too long.
-  std::set<Placement> is_enough_;
+  // Of for_each_state() with this ZeRO stage: placements with which one fits, or takes too long.
+  std::set<Placement> no_more_offload_;
   std::map<std::tuple<Recompute, int64_t, strategy::AllToAll, bool>, std::vector<int64_t>>
       balanced_;
 };
@@ -310,8 +310,9 @@ class Search {
     shapes_ = shapes_of(r_);
     refuse_contradictions(r_, shapes_);
     bound_shapes();
-    std::ranges::sort(bounded_, {},
-                      [](const Bounded& b) { return std::tuple(b.least, b.promise, b.index); });
+    std::ranges::sort(bounded_, {}, [](const Bounded& b) {
+      return std::tuple(b.least, b.likely_seconds, b.index);
+    });
     int64_t done = 0;
     while (done < std::ssize(bounded_)) {
       done = gather_round(done);
@@ -338,7 +339,7 @@ class Search {
   }
 
   struct Bounded {
-    double least, promise;
+    double least, likely_seconds;
     size_t index;
   };
 
@@ -360,7 +361,7 @@ class Search {
         const Strategy s = base_of(r_, shapes_[i]);
         const double imbalance = r_.imbalance_at(shapes_[i].ep);
         bounded_[i].least = estimator(thread).bound(s, imbalance);
-        bounded_[i].promise = estimator(thread).promise(s, imbalance);
+        bounded_[i].likely_seconds = estimator(thread).likely_seconds(s, imbalance);
       }
     });
   }

@@ -88,8 +88,8 @@ struct Request {
     const auto found = imbalance_by_ep.find(ep);
     return found == imbalance_by_ep.end() ? imbalance : found->second;
   }
-  // Whether the estimator has this Piper's exact costs (cost/estimator.h). On more GPUs than that a
-  // search by them takes minutes to hours: it goes by the trainer's profile.
+  // Whether the estimator has this Piper's exact costs (cost/estimator.h). On more than
+  // kMostExactGpus GPUs a search by them takes minutes to hours: it goes by the trainer's profile.
   static constexpr int64_t kMostExactGpus = 64;
   bool has_exact_costs() const {
     return cost::has_exact_costs(*cluster, *trainer) &&

@@ -16,7 +16,7 @@ constexpr double kWidth = 1080, kLeft = 130, kRight = 76, kTop = 4;
 constexpr double kCompute = 18, kThin = 4, kGap = 1, kRow = kCompute + 5 * (kThin + kGap) + 7;
 constexpr double kNarrow = 0.5;  // pixels: a bar below cannot be told from its neighbour
 constexpr double kTouching = 0.25;
-constexpr double kFineGap = 1.5;  // between narrow bars of one class: they are a grey, not stripes
+constexpr double kFineGap = 1.5;  // between narrow bars of one class, which are drawn as one, pale
 
 // Top and height of a stream's lane within a rank's row.
 std::pair<double, double> lane_place(Stream stream) {

@@ -27,8 +27,8 @@ struct DrawnBar {
   double busy_seconds = 0;  // of its length: of its tasks
 };
 
-// Bars too narrow to be seen one by one become one, and so do those of one class with gaps between
-// them that cannot be seen either: a lane `pixels` wide holds at most about two bars a pixel
+// Bars too narrow to be seen one by one become one, and so do those of one class with gaps of a
+// pixel or so between them: a lane `pixels` wide holds at most about two bars a pixel
 // whatever the number of tasks. Bars of one lane, ascending, in; ascending out.
 std::vector<DrawnBar> merge_narrow(const std::vector<Bar>& bars, double pixels_per_second);
 

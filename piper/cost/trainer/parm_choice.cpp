@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/cluster/fit.h>
 #include <piper/cost/exchange_time.h>
+#include <piper/cost/segment_time.h>
 #include <piper/cost/trainer/parm_choice.h>
 #include <piper/cost/trainer/rates.h>
 
@@ -52,7 +53,7 @@ ParmChoice choose_as_parm(const model::FeedForward& layer, const MoeSetting& s,
   const auto esp = static_cast<double>(s.etp), mp = static_cast<double>(s.tp);
   const double rows = l.dispatched_elements() * esp, dealt = rows / mp;
   // A profiled machine's collectives are those that it measured.
-  const bool is_measured = cluster.kind != "gpu";
+  const bool is_measured = cost::is_measured(cluster);
   const auto gather = [&](int64_t size, double elements) {
     return is_measured ? all_gather_seconds(cluster, {.size = size}, bytes * elements)
                        : rates.all_gather_seconds(size, 1, bytes * elements);
