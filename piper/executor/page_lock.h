@@ -1,6 +1,6 @@
 // Pinned pages of the host, which stay where they are, so that a device copies to and from them on
-// its own, beside what it computes. libtorch's pinned memory comes in powers of two, which is up to twice
-// what was asked for; these are the pages that were asked for, and no more.
+// its own, beside what it computes. libtorch's pinned memory comes in powers of two, which is up to
+// twice what was asked for; these are the pages that were asked for, and no more.
 //
 // Thread safety: from any thread.
 #pragma once
