@@ -192,7 +192,10 @@ void LocalState::share(const std::shared_ptr<Posting>& send,
   const auto shared =
       std::allocate_shared<SharedCopy>(PoolAllocator<SharedCopy>(pool(send->owner)), send, receive);
   for (const Rank rank : {send->owner, receive->owner})
-    rouse(bells_[rank.index()], [&](Bell& bell) { bell.copies.push_back(shared); });
+    rouse(bells_[rank.index()], [&](Bell& bell) {
+      bell.copies.push_back(shared);
+      return true;
+    });
 }
 
 void LocalState::copy(SharedCopy& shared) {
@@ -206,7 +209,7 @@ template <class Change>
 void LocalState::rouse(Bell& bell, Change change) {
   {
     const std::lock_guard lock(bell.mutex);
-    change(bell);
+    if (!change(bell)) return;
     bell.num_events.fetch_add(1, std::memory_order_release);
   }
   bell.rung.notify_all();
@@ -215,8 +218,10 @@ void LocalState::rouse(Bell& bell, Change change) {
 void LocalState::finish(Posting& posting, PostingState state) {
   rouse(bells_[posting.owner.index()], [&](Bell& bell) {
     posting.state.store(state, std::memory_order_release);
-    if (posting.completions != nullptr) posting.completions->add(posting.number);
+    const bool wakes = posting.completions == nullptr || posting.completions->add(posting.number);
+    if (!wakes && state == PostingState::kDone && !bell.withdraws) return false;
     ++bell.num_rings;
+    return true;
   });
 }
 
@@ -237,7 +242,7 @@ void LocalState::repost(const std::shared_ptr<Posting>& receive) {
 }
 
 void LocalState::ring(Rank rank) {
-  rouse(bells_[rank.index()], [](Bell& bell) { ++bell.num_rings; });
+  rouse(bells_[rank.index()], [](Bell& bell) { return ++bell.num_rings > 0; });
 }
 
 // Removes a posting that waits; false when it does not.
@@ -277,6 +282,7 @@ void LocalState::withdraw(Posting& posting) {
     std::shared_ptr<SharedCopy> shared;
     {
       std::unique_lock lock(bell.mutex);
+      bell.withdraws = true;
       const bool over = bell.rung.wait_for(lock, kLongestCopy, [&] {
         const auto place = std::ranges::find_if(bell.copies, [&](const auto& c) {
           return c->send.get() == &posting || c->receive.get() == &posting;
@@ -287,6 +293,7 @@ void LocalState::withdraw(Posting& posting) {
         }
         return shared || posting.state.load(std::memory_order_acquire) != PostingState::kCopying;
       });
+      bell.withdraws = false;
       lock.unlock();
       // A peer that does not go on with a message: the wire gives the buffer back when all is over.
       if (!over)
@@ -334,9 +341,7 @@ uint64_t LocalState::wait_completion(Rank rank, uint64_t seen, double timeout_se
   return seen;
 }
 
-void LocalState::wake(Rank rank) {
-  rouse(bells_[rank.index()], [](Bell& bell) { ++bell.num_rings; });
-}
+void LocalState::wake(Rank rank) { ring(rank); }
 
 void LocalState::fail(Rank rank, const std::string& reason) {
   {
@@ -346,7 +351,7 @@ void LocalState::fail(Rank rank, const std::string& reason) {
     failed_.store(true, std::memory_order_release);
   }
   if (remote_ != nullptr) remote_->failed({rank, reason});
-  for (Bell& bell : bells_) rouse(bell, [](Bell& b) { ++b.num_rings; });
+  for (Bell& bell : bells_) rouse(bell, [](Bell& b) { return ++b.num_rings > 0; });
 }
 
 Failure LocalState::failure() const {

@@ -164,9 +164,11 @@ class LocalState {
     std::atomic<uint64_t> num_events{0};              // whatever a waiting thread has to look at
     std::vector<std::shared_ptr<SharedCopy>> copies;  // for this rank to do, if the other has not
     bool taken = false;                               // an endpoint exists
+    bool withdraws = false;                           // its thread waits for one message's end
     std::deque<std::string> left;  // descriptions of unfinished requests that were dropped
   };
 
+  // Changes what the bell's mutex protects, and wakes whoever waits there if that says so.
   template <class Change>
   static void rouse(Bell& bell, Change change);
   void ring(Rank rank);

@@ -150,6 +150,45 @@ TEST_CASE("waiting returns at a completion, at once when one was missed, and giv
   CHECK(send->done());
 }
 
+TEST_CASE(
+    "of messages that release nothing only the last wakes; one that releases, and a failure") {
+  LocalWorld world(2);
+  const auto a = world.endpoint(Rank(0)), b = world.endpoint(Rank(1));
+  const auto sent = bytes(4);
+  auto received = bytes(4 * 4, 0);
+  Completions completions({false, false, true, false});
+  std::vector<std::shared_ptr<Request>> receives, sends;
+  for (uint32_t i = 0; i < 4; ++i) {
+    receives.push_back(
+        b->post_receive(Rank(0), {1, "x"}, i, std::span(received).subspan(size_t{4} * i, 4)));
+    completions.expect();
+    receives.back()->tell(completions, static_cast<int32_t>(i));
+  }
+  uint64_t seen = b->wait_completion(~uint64_t{0}, 0);
+  const auto wakes = [&](uint32_t message) {
+    sends.push_back(a->post_send(Rank(1), {1, "x"}, message, sent));
+    return std::exchange(seen, b->wait_completion(seen, 0)) != seen;
+  };
+  CHECK_FALSE(wakes(1));
+  CHECK(receives[1]->done());
+  CHECK(wakes(2));
+  CHECK_FALSE(wakes(0));
+  CHECK(wakes(3));
+  std::vector<int32_t> taken;
+  completions.take(taken);
+  CHECK(taken == std::vector<int32_t>{1, 2, 0, 3});
+
+  // The next round of the same requests: two expected, of which the first has the wrong size.
+  for (uint32_t i = 0; i < 2; ++i) {
+    receives[i] = b->post_receive(Rank(0), {2, "y"}, i, std::span(received).subspan(0, 4 + i));
+    completions.expect();
+    receives[i]->tell(completions, static_cast<int32_t>(i));
+  }
+  sends.push_back(a->post_send(Rank(1), {2, "y"}, 1, sent));
+  CHECK(b->wait_completion(seen, 0) != seen);
+  CHECK_THROWS_AS(static_cast<void>(receives[1]->done()), CommError);
+}
+
 TEST_CASE("a failure wakes everyone: pending and later calls name the failed rank and its reason") {
   LocalWorld world(3);
   auto a = world.endpoint(Rank(0)), b = world.endpoint(Rank(1)), c = world.endpoint(Rank(2));

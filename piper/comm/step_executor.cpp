@@ -8,6 +8,18 @@
 #include <cstring>
 
 namespace piper::comm {
+namespace {
+
+// By step, whether something is to be done once its message has arrived or left: others wait for
+// it, or the owner is the one that copies it and tells its peer (a device's memory).
+std::vector<bool> wakes(Transport& transport, const std::vector<collective::Step>& steps) {
+  std::vector<bool> result(steps.size(), transport.memory() != nullptr);
+  for (const collective::Step& step : steps)
+    for (const int32_t before : step.after) result[static_cast<size_t>(before)] = true;
+  return result;
+}
+
+}  // namespace
 
 using collective::Block;
 using collective::Buffer;
@@ -27,7 +39,8 @@ StepExecutor::StepExecutor(Transport& transport, const Group& group, std::string
       num_before_(steps_.size()),
       num_unmet_(steps_.size()),
       dependents_(steps_.size()),
-      num_finished_(steps_.size()) {
+      num_finished_(steps_.size()),
+      completions_(wakes(transport, steps_)) {
   PIPER_CHECK(static_cast<int64_t>(buffers_.input.size()) == steps.input_count * unit.bytes,
               name_.what);
   PIPER_CHECK(static_cast<int64_t>(buffers_.output.size()) == steps.output_count * unit.bytes,
@@ -40,7 +53,6 @@ StepExecutor::StepExecutor(Transport& transport, const Group& group, std::string
   }
   ready_.reserve(steps_.size());
   in_flight_.reserve(steps_.size());
-  completions_.reserve(steps_.size());
   completed_.reserve(steps_.size());
   position_.resize(steps_.size());
   requests_.resize(steps_.size());
@@ -163,6 +175,7 @@ void StepExecutor::move_rows(const Step& step) {
 
 void StepExecutor::track(int32_t index, std::shared_ptr<Request> request) {
   if (request->done()) return finish(index);
+  completions_.expect();
   request->tell(completions_, index);
   requests_[index] = std::move(request);
   position_[index] = static_cast<int32_t>(in_flight_.size());

@@ -34,11 +34,23 @@ struct OperationName {
 // each of thousands. Thread-safe.
 class Completions {
  public:
-  void reserve(size_t count) { numbers_.reserve(count); }
-  void add(int32_t number) {
+  // `wakes`: by number, whether the owner has something to do as soon as that request is done; of
+  // the others only the last one that is expected wakes it. A number beyond it wakes.
+  explicit Completions(std::vector<bool> wakes = {}) : wakes_(std::move(wakes)) {
+    numbers_.reserve(wakes_.size());
+  }
+  // Before a request is to tell; the owner's thread.
+  void expect() {
+    const std::lock_guard lock(mutex_);
+    ++num_expected_;
+  }
+  // Whether the owner is to be woken, if it waits.
+  bool add(int32_t number) {
     const std::lock_guard lock(mutex_);
     numbers_.push_back(number);
     has_any_.store(true, std::memory_order_release);
+    const auto index = static_cast<size_t>(number);
+    return --num_expected_ <= 0 || index >= wakes_.size() || wakes_[index];
   }
   // Into `numbers`, which is emptied first: those added since the last call, in their order.
   void take(std::vector<int32_t>& numbers) {
@@ -51,7 +63,9 @@ class Completions {
 
  private:
   std::mutex mutex_;
+  const std::vector<bool> wakes_;
   std::vector<int32_t> numbers_;
+  int64_t num_expected_ = 0;  // and not added; below zero where nobody said so
   std::atomic<bool> has_any_{false};
 };
 
@@ -85,9 +99,9 @@ class Transport {
   virtual std::shared_ptr<Request> post_receive(Rank peer, const OperationName& name, uint32_t part,
                                                 std::span<std::byte> bytes) = 0;
 
-  // Sleeps until one of this rank's requests completes (or the world fails): returns a counter of
-  // completions; returns at once when it already differs from `seen`. Gives up after
-  // `timeout_seconds` by returning `seen`.
+  // Sleeps until one of this rank's requests completes that its Completions, if it has any, wake
+  // the rank for (or the world fails): returns a counter of such; returns at once when it already
+  // differs from `seen`. Gives up after `timeout_seconds` by returning `seen`.
   virtual uint64_t wait_completion(uint64_t seen, double timeout_seconds) = 0;
   // Counts as a completion: ends such a sleep for what is no message. From any thread.
   virtual void wake() = 0;

@@ -61,15 +61,18 @@ void Cores::acquire() {
 
 int64_t Cores::num_waiting() {
   const std::lock_guard lock(mutex_);
-  return static_cast<int64_t>(next_ticket_ - serving_);
+  return std::ssize(waiting_);
 }
 
 void Cores::acquire_in_turn() {
   std::unique_lock lock(mutex_);
-  const uint64_t ticket = next_ticket_++;
-  changed_.wait(lock, [&] { return ticket == serving_ && free_ > 0; });
-  ++serving_;
-  if (--free_ > 0) changed_.notify_all();
+  if (free_ > 0) {
+    --free_;
+  } else {
+    Waiter self;
+    waiting_.push_back(&self);
+    self.handed.wait(lock, [&] { return self.has_core; });
+  }
   if (all_cpus_.empty()) return;
   // Where the thread runs already, if it may stay.
   const auto here = std::ranges::find(free_cpus_, sched_getcpu());
@@ -84,10 +87,16 @@ void Cores::release() {
   if (!limited_) return;
   {
     const std::lock_guard lock(mutex_);
-    ++free_;
     if (held_cpu >= 0) free_cpus_.push_back(held_cpu);
+    if (waiting_.empty()) {
+      ++free_;
+    } else {
+      Waiter& next = *waiting_.front();
+      waiting_.pop_front();
+      next.has_core = true;
+      next.handed.notify_one();  // under the lock: it is gone once its thread has seen has_core
+    }
   }
-  changed_.notify_all();
   ask_for_slice(kWaitingSlice);
   if (held_cpu < 0) return;
   held_cpu = -1;

@@ -12,6 +12,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <vector>
 
@@ -42,16 +43,20 @@ class Cores {
   };
 
  private:
+  // A thread that waits for a core; woken alone, by whoever hands it one.
+  struct Waiter {
+    std::condition_variable handed;
+    bool has_core = false;
+  };
+
   void acquire_in_turn();
 
   std::mutex mutex_;
-  std::condition_variable changed_;
-  int64_t free_;
+  int64_t free_;  // while it is above 0, nobody waits
   bool limited_;
-  uint64_t next_ticket_ = 0;  // tickets are served in order
-  uint64_t serving_ = 0;
-  std::vector<int> free_cpus_;  // of all_cpus_, bound to nobody
-  std::vector<int> all_cpus_;   // empty: nobody is bound
+  std::deque<Waiter*> waiting_;  // first come, first served
+  std::vector<int> free_cpus_;   // of all_cpus_, bound to nobody
+  std::vector<int> all_cpus_;    // empty: nobody is bound
 };
 
 // Cores that this process may run on (affinity counted).

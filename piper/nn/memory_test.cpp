@@ -502,13 +502,16 @@ class Bench {
 const Shape kShapes[] = {
     {"mixtral", 64, 16, 96, 2, 33, 1000, at::kFloat},
     {"qwen3_moe", 48, 32, 24, 1, 200, 300, at::kFloat},
-    {"olmoe", 64, 16, 200, 3, 70, 70000, at::kFloat},
+    {"olmoe", 64, 16, 200, 3, 70, 700, at::kFloat},
     {"mixtral", 32, 8, 16, 1, 800, 100, at::kDouble},
     {"qwen3_moe", 128, 32, 64, 4, 64, 300, at::kDouble},
     {"mixtral", 64, 16, 96, 2, 33, 1000, at::kBFloat16},
     {"qwen3_moe", 128, 32, 64, 4, 64, 300, at::kBFloat16},
     {"olmoe", 64, 16, 200, 3, 300, 5000, at::kBFloat16},
 };
+
+// So many words that the logits of its tokens come in chunks; its weights take long to draw.
+const Shape kManyWords{"olmoe", 64, 16, 200, 3, 70, 70000, at::kFloat};
 
 TEST_CASE("attention, gate, experts, merge and head keep and need what cost predicts") {
   install_counting_allocator();
@@ -740,6 +743,17 @@ TEST_CASE("experts whose matrices ranks share keep and need what cost predicts")
             if (in_parts) bench.divide_backwards();
             bench.mixture(ep);
           }
+}
+
+TEST_CASE("a head whose logits come in chunks keeps and needs what cost predicts") {
+  install_counting_allocator();
+  const AllocatingRank as(kRank);
+  REQUIRE(cost::head_chunk_rows(kManyWords.vocabulary, 105) < 105);
+  Bench(kManyWords, 1).head();
+  Bench(kManyWords, 1, {}, 0, 1).mtp_join_and_head();
+  Shape shared = kManyWords;
+  shared.family = "mixtral";
+  Bench(shared, 1, {}, 0, 0, strategy::AllToAll::kFlat, 2, 1, false).head();
 }
 
 TEST_CASE("a dense MLP keeps and needs what cost predicts") {
