@@ -3,6 +3,7 @@
 #include <piper/comm/operations.h>
 #include <piper/comm/world_patterns.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -54,22 +55,27 @@ std::string wrong_exchange(Transport& transport) {
   return received == expected ? "" : "the exchange";
 }
 
-std::vector<float> addends(int64_t rank, size_t count) {
-  std::mt19937_64 random(rank * 7919 + 5);
-  std::vector<float> values(count);
-  for (float& value : values)
-    value = std::ldexp(static_cast<float>(random() % 2000001) - 1e6f,
-                       static_cast<int>(random() % 30) - 15);
+// By rank, numbers of 30 magnitudes, whose sums round. Cheap to make: sanitizers slow it down most.
+std::vector<std::vector<float>> addends(int64_t num_ranks, size_t count) {
+  std::array<float, 30> magnitudes{};
+  for (int i = 0; i < 30; ++i) magnitudes[i] = std::ldexp(1.0f, i - 15);
+  std::vector<std::vector<float>> values(num_ranks, std::vector<float>(count));
+  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    std::minstd_rand random(static_cast<uint32_t>(rank * 7919 + 5));
+    for (float& value : values[rank]) {
+      const auto drawn = static_cast<uint32_t>(random());
+      value = (static_cast<float>(drawn % 2000001) - 1e6f) * magnitudes[drawn / 2000001 % 30];
+    }
+  }
   return values;
 }
 
 // Additions in ascending rank order, as everywhere.
 std::string wrong_sum(Transport& transport, uint64_t key, size_t count) {
-  std::vector<float> values = addends(transport.rank().value, count), expected = addends(0, count);
-  for (int64_t r = 1; r < transport.world_size(); ++r) {
-    const std::vector<float> more = addends(r, count);
-    for (size_t i = 0; i < count; ++i) expected[i] += more[i];
-  }
+  const auto all = addends(transport.world_size(), count);
+  std::vector<float> values = all[transport.rank().index()], expected = all[0];
+  for (size_t r = 1; r < all.size(); ++r)
+    for (size_t i = 0; i < count; ++i) expected[i] += all[r][i];
   wait(transport,
        *start_all_reduce(transport, everyone(transport), {key, "sum"}, Element::kFloat32,
                          std::as_writable_bytes(std::span(values))),
@@ -86,12 +92,13 @@ std::string wrong_halves(Transport& transport, uint64_t key, size_t count,
   const Group group = everyone(transport);
   const int64_t n = transport.world_size();
   const collective::Topology topology = collective::apart(n);
-  std::vector<float> values = addends(transport.rank().value, count), expected(count);
+  const auto all = addends(n, count);
+  std::vector<float> values = all[transport.rank().index()], expected(count);
   for (int64_t owner = 0; owner < n; ++owner) {
     const collective::Block share = collective::reduce_share(owner, n, static_cast<int64_t>(count));
     for (int64_t i = 0; i < n; ++i) {
       const bool is_ring = algorithm == collective::ReductionAlgorithm::kRing;
-      const std::vector<float> more = addends(is_ring ? (owner + 1 + i) % n : i, count);
+      const std::vector<float>& more = all[is_ring ? (owner + 1 + i) % n : i];
       for (auto k = static_cast<size_t>(share.offset);
            k < static_cast<size_t>(share.offset + share.count); ++k)
         expected[k] = i == 0 ? more[k] : expected[k] + more[k];
