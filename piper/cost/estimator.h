@@ -125,8 +125,9 @@ class Estimator {
                             double give_up_above_seconds = std::numeric_limits<double>::infinity(),
                             double most_bytes = std::numeric_limits<double>::infinity()) = 0;
   // The bytes of estimate() and the stage that they are of, and nothing else: a fraction of its
-  // work.
-  virtual Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1) = 0;
+  // work. Above `most_bytes` those of a stage that needs more than that, and perhaps not the most.
+  virtual Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1,
+                         double most_bytes = std::numeric_limits<double>::infinity()) = 0;
   // In closed form, a step for each load; loads are drawn for the strategy's ep.
   virtual SampledEstimate sampled(const strategy::Strategy& strategy,
                                   const std::vector<ExpertLoad>& loads) const = 0;

@@ -893,22 +893,40 @@ StageMemory ExecutorEstimator::stage_memory(const Strategy& s, int64_t index, in
 }
 
 // A search asks for the bytes of a strategy first, then for its seconds, and for these with its
-// sums of gradients at other times, which change no bytes where gradients are whole.
-std::vector<StageMemory> ExecutorEstimator::memory(const Strategy& s) {
+// sums of gradients at other times, which change no bytes where gradients are whole. Nor does it
+// change them which ranks are neighbours, unless sums go by nodes.
+std::vector<StageMemory> ExecutorEstimator::memory(const Strategy& s, double most_bytes) {
   Strategy asked = s;
   asked.predicted = nullptr;
   if (s.zero < 2) asked.reduction_start = {};
-  if (!last_memory_ || last_memory_->first != asked)
-    last_memory_.emplace(std::move(asked), find_memory(s));
-  return last_memory_->second;
+  if (s.reduction == strategy::Reduction::kDirect) asked.placement = {};
+  const auto is_above = [&](const StageMemory& stage) {
+    return static_cast<double>(stage.total()) > most_bytes;
+  };
+  const bool is_known =
+      last_memory_ && last_memory_->of == asked &&
+      (last_memory_->is_whole || std::ranges::any_of(last_memory_->stages, is_above));
+  if (!is_known) {
+    std::vector<StageMemory> stages = find_memory(s, most_bytes);
+    const bool is_whole = std::ranges::none_of(stages, is_above);
+    last_memory_.emplace(std::move(asked), std::move(stages), is_whole);
+  }
+  return last_memory_->stages;
 }
 
-std::vector<StageMemory> ExecutorEstimator::find_memory(const Strategy& s) {
+std::vector<StageMemory> ExecutorEstimator::find_memory(const Strategy& s, double most_bytes) {
   std::vector<StageMemory> stages;
   // Buffers of divided gradients live from one task to another: the walk follows them.
   // And so do layers' states that come from the host.
   if (!has_closed_form(s) || s.zero >= 2 || strategy::offloads_optimizer(s.offload)) {
-    for (int64_t i = 0; i < s.mesh.pp; ++i) stages.push_back(rank_memory(s, i));
+    stages.resize(static_cast<size_t>(s.mesh.pp));
+    // Most often the first stage is the fullest, or the last with its head.
+    for (int64_t i = 0; i < s.mesh.pp; ++i) {
+      const int64_t rank = i < 2 ? i * (s.mesh.pp - 1) : i - 1;
+      StageMemory& stage = stages[static_cast<size_t>(rank)];
+      stage = rank_memory(s, rank);
+      if (static_cast<double>(stage.total()) > most_bytes) break;
+    }
     return stages;
   }
   int64_t first = 0;
@@ -971,8 +989,8 @@ Estimate ExecutorEstimator::estimate(const Strategy& s, double imbalance, double
   return to_estimate(at(s, imbalance).exact(s));
 }
 
-Estimate ExecutorEstimator::bytes(const Strategy& s, double imbalance) {
-  ExactEstimate e{.memory = at(s, imbalance).memory(s)};
+Estimate ExecutorEstimator::bytes(const Strategy& s, double imbalance, double most_bytes) {
+  ExactEstimate e{.memory = at(s, imbalance).memory(s, most_bytes)};
   e.find_fullest();
   return to_estimate(e);
 }
@@ -987,14 +1005,17 @@ double ExecutorEstimator::least_seconds(const Strategy& s, double imbalance) {
   return s.zero < 2 ? e.seconds - e.time.reductions : e.seconds;
 }
 
-// States, and what is kept of all micro-batches in flight. A backward in two parts, or in turns
-// with a forward, frees some of that meanwhile, and under an uneven load another rank may keep more
-// than that which takes longest: there it is the states alone.
+// States, and beside them what is kept of all micro-batches in flight, or what a layer needs while
+// it runs. A backward in two parts, or in turns with a forward, frees some of what is kept
+// meanwhile, and under an uneven load another rank may keep more than that which takes longest:
+// there the states are all that is known.
 double ExecutorEstimator::least_bytes(const Strategy& s, double imbalance) {
-  const bool keeps = !strategy::offloads_activations(s.offload) &&
-                     !strategy::splits_backward(s.schedule) && !strategy::pairs(s.schedule) &&
-                     imbalance == 1 && costs_.is_balanced();
-  std::vector<double> kept(static_cast<size_t>(s.mesh.pp), std::numeric_limits<double>::infinity());
+  const bool is_even = imbalance == 1 && costs_.is_balanced();
+  const bool has_whole_backwards =
+      !strategy::splits_backward(s.schedule) && !strategy::pairs(s.schedule);
+  const bool keeps = is_even && has_whole_backwards && !strategy::offloads_activations(s.offload);
+  const auto ranks = static_cast<size_t>(s.mesh.pp);
+  std::vector<double> kept(ranks, std::numeric_limits<double>::infinity());
   if (keeps) {
     int64_t index = 0;
     for (const Stage& chunk : every_stage(s, &ExecutorEstimator::layers_of_stage)) {
@@ -1002,14 +1023,34 @@ double ExecutorEstimator::least_bytes(const Strategy& s, double imbalance) {
       least = std::min(least, chunk.kept_bytes);
     }
   }
+  const auto working = [&](int32_t layer) {
+    const LayerMemory& memory = costs_.layer(costs_.type_of(layer), s).with(s.recompute).memory;
+    const int64_t peak =
+        std::max(memory.forward.peak, has_whole_backwards ? memory.backward.peak : 0);
+    // Divided states: while experts run backwards, their gradients and, gathered, their weights.
+    if (s.zero < 2 || s.mesh.edp() == 1 ||
+        !model_.layers[static_cast<size_t>(layer)].feed_forward.is_moe())
+      return peak;
+    const auto buffer = [&](schedule::SegmentKind kind) {
+      return reduced_buffer({.kind = kind, .layer = layer}, model_, s).bytes();
+    };
+    return std::max(
+        peak, buffer(schedule::SegmentKind::kExpertGradients) +
+                  (s.zero > 2 && has_whole_backwards ? buffer(schedule::SegmentKind::kExpertWeights)
+                                                     : 0));
+  };
   const std::span<const int64_t> in_flight =
       simulators_.of(s.schedule, s.mesh.pp, s.mesh.vpp, micro_batches_to_walk(s))
           .peak_chunk_forwards();
   double most = 0;
-  for (int64_t rank = 0; rank < s.mesh.pp; ++rank) {
-    const auto i = static_cast<size_t>(rank);
-    most = std::max(most, static_cast<double>(state_memory(s, rank).state()) +
-                              (keeps ? static_cast<double>(in_flight[i]) * kept[i] : 0));
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    double beside = keeps ? static_cast<double>(in_flight[rank]) * kept[rank] : 0;
+    if (is_even)
+      for (const schedule::RankChunk& chunk : schedule::chunks_of(s, static_cast<int64_t>(rank)))
+        for (int32_t i = 0; i < chunk.num_layers; ++i)
+          beside = std::max(beside, static_cast<double>(working(chunk.first_layer + i)));
+    const auto states = static_cast<double>(state_memory(s, static_cast<int64_t>(rank)).state());
+    most = std::max(most, states + beside);
   }
   return most;
 }

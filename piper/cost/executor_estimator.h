@@ -85,13 +85,16 @@ class ExecutorEstimator : public Estimator {
 
   // The costs themselves, under the load that was given.
   ExactEstimate exact(const strategy::Strategy& strategy);
-  std::vector<StageMemory> memory(const strategy::Strategy& strategy);
+  // By stage; stages after one that needs more than `most_bytes` may be left empty.
+  std::vector<StageMemory> memory(const strategy::Strategy& strategy,
+                                  double most_bytes = std::numeric_limits<double>::infinity());
 
   // An imbalance stands for a step in which one rank of every expert group has so many rows more.
   Estimate estimate(const strategy::Strategy& strategy, double imbalance = 1,
                     double give_up_above_seconds = std::numeric_limits<double>::infinity(),
                     double most_bytes = std::numeric_limits<double>::infinity()) override;
-  Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1) override;
+  Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1,
+                 double most_bytes = std::numeric_limits<double>::infinity()) override;
   double bound_of_split(const strategy::Strategy& strategy, double imbalance) override;
   double least_bytes(const strategy::Strategy& strategy, double imbalance) override;
   double least_seconds(const strategy::Strategy& strategy, double imbalance) override;
@@ -151,7 +154,8 @@ class ExecutorEstimator : public Estimator {
   // Of one step and rank: what its pairs take less than one after the other.
   static double saved_by_pairs(const strategy::Strategy& strategy, int64_t pp_rank,
                                const std::vector<ChunkSeconds>& chunks);
-  std::vector<StageMemory> find_memory(const strategy::Strategy& strategy);
+  // Of all stages, unless one that needs more than `most_bytes` comes first.
+  std::vector<StageMemory> find_memory(const strategy::Strategy& strategy, double most_bytes);
   StageMemory rank_memory(const strategy::Strategy& strategy, int64_t pp_rank);
   // Of the fullest rank of the stage; of one ep index.
   StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
@@ -209,7 +213,12 @@ class ExecutorEstimator : public Estimator {
   double norm_per_parameter_ = 0, optimizer_per_parameter_ = 0, keep_per_parameter_ = 0;
   PipelineSimulators simulators_;
   // What memory() was last asked, without what changes no bytes.
-  std::optional<std::pair<strategy::Strategy, std::vector<StageMemory>>> last_memory_;
+  struct KnownMemory {
+    strategy::Strategy of;
+    std::vector<StageMemory> stages;
+    bool is_whole;  // else up to one that needed more than was asked
+  };
+  std::optional<KnownMemory> last_memory_;
   std::map<std::pair<int64_t, double>, std::unique_ptr<Loaded>> loaded_;  // by ep and imbalance
 };
 

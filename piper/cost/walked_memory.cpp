@@ -15,8 +15,11 @@ using graph::TaskKind;
 
 class Walk {
  public:
-  Walk(const schedule::StepGraph& step, const StepBytes& bytes)
-      : step_(step), bytes_(bytes), is_live_(step.graph.slots().size()) {}
+  Walk(const schedule::StepGraph& step, const StepBytes& bytes) : step_(step), bytes_(bytes) {
+    int32_t last = -1;
+    for (const graph::Slot& slot : step.graph.slots()) last = std::max(last, slot.micro_batch);
+    kept_of_.resize(static_cast<size_t>(last + 2));
+  }
 
   StageMemory run() {
     find_ahead();
@@ -73,16 +76,25 @@ class Walk {
   int64_t bytes(SlotId slot) const { return bytes_.slot_bytes[slot.index()]; }
   int64_t transient(const Task& task) const { return bytes_.transient_bytes[task.id.index()]; }
 
-  void add(SlotId slot) {
-    is_live_[slot.index()] = 1;
-    live_ += bytes(slot);
-  }
+  void add(SlotId slot) { count(slot, bytes(slot)); }
   void release(const Task& task) {
-    for (const SlotId slot : step_.graph.frees(task)) {
-      is_live_[slot.index()] = 0;
-      live_ -= bytes(slot);
+    for (const SlotId slot : step_.graph.frees(task)) count(slot, -bytes(slot));
+  }
+  void count(SlotId slot, int64_t more) {
+    live_ += more;
+    const schedule::SlotMeaning& meaning = step_.meaning(slot);
+    if (meaning.kind == schedule::SlotKind::kGradients) {
+      now_.gradients += more;
+    } else if (meaning.kind == schedule::SlotKind::kWeights) {
+      now_.weights += more;
+    } else {
+      part_of(now_.activations, meaning.kind, meaning.segment.kind) += more;
+      part_of(kept_of(step_.graph.slots()[slot.index()].micro_batch), meaning.kind,
+              meaning.segment.kind) += more;
     }
   }
+  // Of what is live, this micro-batch's.
+  KeptBytes& kept_of(int32_t micro_batch) { return kept_of_[static_cast<size_t>(micro_batch + 1)]; }
 
   // An operation, and those posted before it on its stream.
   void end(graph::TaskId until) {
@@ -108,24 +120,15 @@ class Walk {
   void look(int64_t beside, int32_t micro_batch) {
     if (live_ + beside <= most_) return;
     most_ = live_ + beside;
-    fullest_ = {};
-    for (size_t i = 0; i < is_live_.size(); ++i) {
-      if (is_live_[i] == 0) continue;
-      const schedule::SlotMeaning& meaning = step_.meaning(SlotId(static_cast<int32_t>(i)));
-      const bool is_of_gradients = meaning.kind == schedule::SlotKind::kGradients,
-                 is_of_weights = meaning.kind == schedule::SlotKind::kWeights;
-      if (is_of_gradients) fullest_.gradients += bytes_.slot_bytes[i];
-      if (is_of_weights) fullest_.weights += bytes_.slot_bytes[i];
-      if (is_of_gradients || is_of_weights || step_.graph.slots()[i].micro_batch == micro_batch)
-        continue;
-      part_of(fullest_.activations, meaning.kind, meaning.segment.kind) += bytes_.slot_bytes[i];
-    }
+    fullest_ = now_;
+    fullest_.activations += kept_of(micro_batch) * -1;
     fullest_.working = most_ - fullest_.activations.total() - fullest_.gradients - fullest_.weights;
   }
 
   const schedule::StepGraph& step_;
   const StepBytes& bytes_;
-  std::vector<char> is_live_;  // by slot
+  StageMemory now_;                 // what is live: weights, gradients; all else as activations
+  std::vector<KeptBytes> kept_of_;  // by micro-batch + 1: those of them that are its own
   std::vector<graph::TaskId> in_flight_;
   std::map<TaskId, std::vector<TaskId>> ahead_;  // gathers, by what they wait for
   int64_t live_ = 0, most_ = 0;

@@ -157,7 +157,17 @@ TEST_CASE("pruning by lower bounds of exact costs loses nothing") {
       ready.reduction_start = strategy::ReductionStart::kReady;
       num_start_otherwise += c.strategy.reduction_start == ready.reduction_start ? 0 : 1;
       CHECK(estimator->least_seconds(ready, 1) <= c.estimate.seconds);
-      CHECK(estimator->least_bytes(c.strategy, 1) <= c.estimate.peak_bytes);
+      const double peak = c.estimate.peak_bytes;
+      CHECK(estimator->least_bytes(c.strategy, 1) <= peak);
+      CHECK(estimator->bytes(c.strategy, 1, peak).peak_bytes == peak);
+      const double above = estimator->bytes(c.strategy, 1, 0.999 * peak).peak_bytes;
+      CHECK(above > 0.999 * peak);
+      CHECK(above <= peak);
+      strategy::Strategy elsewhere = c.strategy;
+      elsewhere.placement = c.strategy.placement == strategy::Placement::kDataInside
+                                ? strategy::Placement::kPipelineInside
+                                : strategy::Placement::kDataInside;
+      CHECK(estimator->bytes(elsewhere).peak_bytes == peak);
     }
   }
   CHECK(num_start_otherwise > 0);

@@ -217,7 +217,8 @@ class Visit {
     if (r_.prunes && is_pruned(s, family)) return;
     // Three of four do not fit: of those nobody asks how long they take, unless one lacks least of
     // its family.
-    const cost::Estimate bytes = estimator_.bytes(s, r_.imbalance_at(s.mesh.ep));
+    const cost::Estimate bytes =
+        estimator_.bytes(s, r_.imbalance_at(s.mesh.ep), most_bytes(family));
     if (bytes.peak_bytes > r_.memory_limit_bytes) {
       if (may_fit_plain(s, bytes)) return price(exchange_.with_plain_exchange(s));
       if (kept_.lacks_least(family, bytes.peak_bytes)) kept_.add_unfit(s, estimate(s, family));
@@ -241,6 +242,14 @@ class Visit {
       e = later;
     }
     kept_.add(best, e);
+  }
+
+  // A strategy that needs more neither fits nor lacks least of its family.
+  double most_bytes(Family family) const {
+    if (!r_.prunes) return kInfinity;
+    return kept_.seconds(family) < kInfinity
+               ? r_.memory_limit_bytes
+               : std::max(r_.memory_limit_bytes, kept_.smallest_bytes(family));
   }
 
   // Whether a lower bound of its bytes or of its time tells that it would not be kept.

@@ -56,7 +56,7 @@ BusySeconds TrainerEstimator::busy_of(const Strategy& s, const StageSums& sums, 
   return busy;
 }
 
-Estimate TrainerEstimator::bytes(const Strategy& s, double imbalance) {
+Estimate TrainerEstimator::bytes(const Strategy& s, double imbalance, double) {
   return bytes_of(s, sums_.of(s, shapes_.of(s, imbalance)));
 }
 

@@ -55,7 +55,8 @@ class TrainerEstimator : public Estimator {
   Estimate estimate(const strategy::Strategy& strategy, double imbalance = 1,
                     double give_up_above_seconds = std::numeric_limits<double>::infinity(),
                     double most_bytes = std::numeric_limits<double>::infinity()) override;
-  Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1) override;
+  Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1,
+                 double most_bytes = std::numeric_limits<double>::infinity()) override;
   SampledEstimate sampled(const strategy::Strategy& strategy,
                           const std::vector<ExpertLoad>& loads) const override;
   // Compute efficiency that estimates take (default: the trainer's calibration for the device).
