@@ -3,7 +3,7 @@
 //
 //   rank 0: post_send --+                              +-- post_receive :rank 1
 //                       +--> mailbox of rank 1 (match) <--+
-//            the one who posts second copies, then rings both bells
+//            the one who posts second copies, then rings the bell of whoever can go on
 //
 // A long message is copied by whichever of the two comes to wait first (SharedCopy): otherwise the
 // last rank of an exchange would copy for all that wait for it, and write their buffers from the
@@ -129,7 +129,8 @@ class LocalState {
   void post(const std::shared_ptr<Posting>& posting);
   // Posts a matched receive again, whose sender gave up.
   void repost(const std::shared_ptr<Posting>& receive);
-  // Gives a posting its final state and wakes its owner.
+  // Gives a posting its final state and wakes its owner, unless its Completions say that it has
+  // nothing to do yet.
   void finish(Posting& posting, PostingState state);
   // The owner wants to know when its state is final: Request::tell.
   void tell(Posting& posting, Completions& completions, int32_t number);

@@ -404,6 +404,30 @@ TEST_CASE("a timeout names rank, operation and peer, and what is unmatched") {
         "(unmatched: rank 1: receive 'F3 L2 dispatch' from rank 2, 4 bytes)");
 }
 
+TEST_CASE("a timeout names no peer whose messages have come, though they woke nobody") {
+  LocalWorld world(3);
+  const auto a = world.endpoint(Rank(0)), b = world.endpoint(Rank(1));
+  const std::vector<std::byte> sent(12);
+  const std::vector<int64_t> bytes{4, 4, 4};
+  std::vector<std::byte> received_by_a(12), received_by_b(12);
+  const auto start = [&](Transport& transport, std::vector<std::byte>& received) {
+    const Group group{{Rank(0), Rank(1), Rank(2)}, transport.rank().value};
+    return start_all_to_all(transport, group, {1, "exchange"}, sent, bytes, received, bytes);
+  };
+  const auto operation = start(*a, received_by_a);
+  std::unique_ptr<Operation> others;
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    others = start(*b, received_by_b);
+  });
+  const std::string error = error_of(*a, *operation, 0.5);
+  other.join();
+  CAPTURE(error);
+  CHECK(error.find("rank 2 (receive, 4 bytes)") != std::string::npos);
+  CHECK(error.find("rank 2 (send, 4 bytes)") != std::string::npos);
+  CHECK(error.find("rank 1 (") == std::string::npos);
+}
+
 TEST_CASE(
     "ranks that disagree about the order of operations time out, and the message shows both "
     "sides") {

@@ -65,7 +65,7 @@ class Completions {
   std::mutex mutex_;
   const std::vector<bool> wakes_;
   std::vector<int32_t> numbers_;
-  int64_t num_expected_ = 0;  // and not added; below zero where nobody said so
+  int64_t num_expected_ = 0;  // and not added; below zero where nobody said so, or one adds twice
   std::atomic<bool> has_any_{false};
 };
 
@@ -78,7 +78,7 @@ class Request {
       const = 0;  // thread-safe, never blocks; throws CommError when the transport has failed
   // Adds `number` to `completions`, which outlive the request, once it is done or has gone wrong:
   // now, or when that happens. It may do so before, where done() has something to do on the way. At
-  // most once a request; its owner's thread.
+  // most once a request, behind Completions::expect(); its owner's thread.
   virtual void tell(Completions& completions, int32_t number) = 0;
 };
 

@@ -1023,10 +1023,13 @@ double ExecutorEstimator::least_bytes(const Strategy& s, double imbalance) {
       least = std::min(least, chunk.kept_bytes);
     }
   }
-  const auto working = [&](int32_t layer) {
-    const LayerMemory& memory = costs_.layer(costs_.type_of(layer), s).with(s.recompute).memory;
+  // Without the exchange's scratch: where only that is in the way, a plain exchange is tried.
+  const auto working = [&](int32_t layer, int64_t stage) {
+    const LayerCost& cost = costs_.layer(costs_.type_of(layer), s);
+    const LayerMemory& memory = cost.with(recompute_of(s, stage)).memory;
     const int64_t peak =
-        std::max(memory.forward.peak, has_whole_backwards ? memory.backward.peak : 0);
+        std::max(memory.forward.peak, has_whole_backwards ? memory.backward.peak : 0) -
+        cost.exchange_scratch;
     // Divided states: while experts run backwards, their gradients and, gathered, their weights.
     if (s.zero < 2 || s.mesh.edp() == 1 ||
         !model_.layers[static_cast<size_t>(layer)].feed_forward.is_moe())
@@ -1048,7 +1051,8 @@ double ExecutorEstimator::least_bytes(const Strategy& s, double imbalance) {
     if (is_even)
       for (const schedule::RankChunk& chunk : schedule::chunks_of(s, static_cast<int64_t>(rank)))
         for (int32_t i = 0; i < chunk.num_layers; ++i)
-          beside = std::max(beside, static_cast<double>(working(chunk.first_layer + i)));
+          beside =
+              std::max(beside, static_cast<double>(working(chunk.first_layer + i, chunk.stage)));
     const auto states = static_cast<double>(state_memory(s, static_cast<int64_t>(rank)).state());
     most = std::max(most, states + beside);
   }

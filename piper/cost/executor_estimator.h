@@ -85,7 +85,7 @@ class ExecutorEstimator : public Estimator {
 
   // The costs themselves, under the load that was given.
   ExactEstimate exact(const strategy::Strategy& strategy);
-  // By stage; stages after one that needs more than `most_bytes` may be left empty.
+  // By stage; where one needs more than `most_bytes`, others may be left empty.
   std::vector<StageMemory> memory(const strategy::Strategy& strategy,
                                   double most_bytes = std::numeric_limits<double>::infinity());
 

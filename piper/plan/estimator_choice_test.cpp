@@ -149,6 +149,7 @@ TEST_CASE("pruning by lower bounds of exact costs loses nothing") {
     request.num_kept = 1 << 20;
     request.memory_limit_bytes = 1e18;
     const std::unique_ptr<cost::Estimator> estimator = request.estimator();
+    int number = 0;
     for (const Candidate& c : search(request).ranked) {
       CAPTURE(describe(c.strategy));
       CHECK(estimator->bound_of_split(c.strategy, 1) <= c.estimate.seconds * (1 + 1e-9));
@@ -159,7 +160,16 @@ TEST_CASE("pruning by lower bounds of exact costs loses nothing") {
       CHECK(estimator->least_seconds(ready, 1) <= c.estimate.seconds);
       const double peak = c.estimate.peak_bytes;
       CHECK(estimator->least_bytes(c.strategy, 1) <= peak);
+      if (++number % 11 != 0) continue;
+      // Each is asked anew, not known from the one before.
+      const auto forget = [&] {
+        strategy::Strategy other = c.strategy;
+        other.num_micro_batches *= 2;
+        other.global_batch_sequences *= 2;
+        estimator->bytes(other);
+      };
       CHECK(estimator->bytes(c.strategy, 1, peak).peak_bytes == peak);
+      forget();
       const double above = estimator->bytes(c.strategy, 1, 0.999 * peak).peak_bytes;
       CHECK(above > 0.999 * peak);
       CHECK(above <= peak);
@@ -167,7 +177,15 @@ TEST_CASE("pruning by lower bounds of exact costs loses nothing") {
       elsewhere.placement = c.strategy.placement == strategy::Placement::kDataInside
                                 ? strategy::Placement::kPipelineInside
                                 : strategy::Placement::kDataInside;
+      forget();
       CHECK(estimator->bytes(elsewhere).peak_bytes == peak);
+      // Where all fit, none is tried with more on the host.
+      for (const strategy::Offload offload : strategy::kOffloads) {
+        strategy::Strategy offloaded = c.strategy;
+        offloaded.offload = offload;
+        CAPTURE(std::string(strategy::name(offload)));
+        CHECK(estimator->least_bytes(offloaded, 1) <= estimator->bytes(offloaded).peak_bytes);
+      }
     }
   }
   CHECK(num_start_otherwise > 0);
