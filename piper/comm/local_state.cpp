@@ -242,7 +242,10 @@ void LocalState::repost(const std::shared_ptr<Posting>& receive) {
 }
 
 void LocalState::ring(Rank rank) {
-  rouse(bells_[rank.index()], [](Bell& bell) { return ++bell.num_rings > 0; });
+  rouse(bells_[rank.index()], [](Bell& bell) {
+    ++bell.num_rings;
+    return true;
+  });
 }
 
 // Removes a posting that waits; false when it does not.
@@ -351,7 +354,7 @@ void LocalState::fail(Rank rank, const std::string& reason) {
     failed_.store(true, std::memory_order_release);
   }
   if (remote_ != nullptr) remote_->failed({rank, reason});
-  for (Bell& bell : bells_) rouse(bell, [](Bell& b) { return ++b.num_rings > 0; });
+  for (int64_t r = 0; r < size(); ++r) ring(Rank(static_cast<int32_t>(r)));
 }
 
 Failure LocalState::failure() const {

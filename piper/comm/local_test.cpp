@@ -151,7 +151,7 @@ TEST_CASE("waiting returns at a completion, at once when one was missed, and giv
 }
 
 TEST_CASE(
-    "of messages that release nothing only the last wakes; one that releases, and a failure") {
+    "of messages that release nothing only the last wakes; one that releases and a mismatch do") {
   LocalWorld world(2);
   const auto a = world.endpoint(Rank(0)), b = world.endpoint(Rank(1));
   const auto sent = bytes(4);
@@ -167,7 +167,8 @@ TEST_CASE(
   uint64_t seen = b->wait_completion(~uint64_t{0}, 0);
   const auto wakes = [&](uint32_t message) {
     sends.push_back(a->post_send(Rank(1), {1, "x"}, message, sent));
-    return std::exchange(seen, b->wait_completion(seen, 0)) != seen;
+    const uint64_t before = std::exchange(seen, b->wait_completion(seen, 0));
+    return seen != before;
   };
   CHECK_FALSE(wakes(1));
   CHECK(receives[1]->done());
@@ -178,7 +179,7 @@ TEST_CASE(
   completions.take(taken);
   CHECK(taken == std::vector<int32_t>{1, 2, 0, 3});
 
-  // The next round of the same requests: two expected, of which the first has the wrong size.
+  // Two more are expected; the first that comes has another size than its receive.
   for (uint32_t i = 0; i < 2; ++i) {
     receives[i] = b->post_receive(Rank(0), {2, "y"}, i, std::span(received).subspan(0, 4 + i));
     completions.expect();

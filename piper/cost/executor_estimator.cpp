@@ -1007,8 +1007,8 @@ double ExecutorEstimator::least_seconds(const Strategy& s, double imbalance) {
 
 // States, and beside them what is kept of all micro-batches in flight, or what a layer needs while
 // it runs. A backward in two parts, or in turns with a forward, frees some of what is kept
-// meanwhile, and under an uneven load another rank may keep more than that which takes longest:
-// there the states are all that is known.
+// meanwhile: there only what a layer needs counts. Under an uneven load another rank may keep more
+// than that which takes longest: there only the states count.
 double ExecutorEstimator::least_bytes(const Strategy& s, double imbalance) {
   const bool is_even = imbalance == 1 && costs_.is_balanced();
   const bool has_whole_backwards =

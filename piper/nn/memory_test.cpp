@@ -510,8 +510,8 @@ const Shape kShapes[] = {
     {"olmoe", 64, 16, 200, 3, 300, 5000, at::kBFloat16},
 };
 
-// So many words that the logits of its tokens come in chunks; its weights take long to draw.
-const Shape kManyWords{"olmoe", 64, 16, 200, 3, 70, 70000, at::kFloat};
+// Its vocabulary is so large that logits come in chunks; to draw its weights takes long.
+const Shape kLargeVocabulary{"olmoe", 64, 16, 200, 3, 70, 70000, at::kFloat};
 
 TEST_CASE("attention, gate, experts, merge and head keep and need what cost predicts") {
   install_counting_allocator();
@@ -748,10 +748,10 @@ TEST_CASE("experts whose matrices ranks share keep and need what cost predicts")
 TEST_CASE("a head whose logits come in chunks keeps and needs what cost predicts") {
   install_counting_allocator();
   const AllocatingRank as(kRank);
-  REQUIRE(cost::head_chunk_rows(kManyWords.vocabulary, 105) < 105);
-  Bench(kManyWords, 1).head();
-  Bench(kManyWords, 1, {}, 0, 1).mtp_join_and_head();
-  Shape shared = kManyWords;
+  REQUIRE(cost::head_chunk_rows(kLargeVocabulary.vocabulary, 105) < 105);
+  Bench(kLargeVocabulary, 1).head();
+  Bench(kLargeVocabulary, 1, {}, 0, 1).mtp_join_and_head();
+  Shape shared = kLargeVocabulary;
   shared.family = "mixtral";
   Bench(shared, 1, {}, 0, 0, strategy::AllToAll::kFlat, 2, 1, false).head();
 }

@@ -17,10 +17,10 @@
 // and of the best of its family and of its pipeline schedule; a schedule, split and recomputation
 // of it is passed over when m x its busiest stage, states and offload left out, is longer than
 // that. By exact costs nothing is known of a shape, and a schedule, split and recomputation is
-// passed over by its pipeline without states; then a strategy by its seconds, or by states and what
-// is kept of the micro-batches in flight, before its bytes are walked. Tests compare with the plain
-// enumeration. The bounds hold because no strategy of that shape and depth does less work, and the
-// busiest stage does at least the mean.
+// passed over by its pipeline without states; then a strategy by its seconds, or by its states and
+// the more of what micro-batches in flight keep and what a layer needs, before bytes are walked.
+// Tests compare with the plain enumeration. The bounds hold because no strategy of that shape and
+// depth does less work, and the busiest stage does at least the mean.
 //
 // Recomputation is the same on all stages, or chosen stage by stage (stage_recompute.h).
 #pragma once
