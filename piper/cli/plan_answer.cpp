@@ -223,11 +223,12 @@ void print_header(const plan::Request& r, const plan::Plan& plan,
       calibration.rows.empty() && !r.has_exact_costs())
     fmt::print("note: compute at {} of the micro-benchmarks' rate: {}\n",
                format_percent(calibration.compute_efficiency), calibration.source);
-  if (!r.has_exact_costs() && cost::has_exact_costs(*r.cluster, *r.trainer))
+  if (plan.num_screened_out > 0)
     fmt::print(
-        "note: a search on more than {} GPUs goes by the trainer's closed form; `piper estimate` "
-        "prices one strategy as this Piper trains it there\n",
-        plan::Request::kMostExactGpus);
+        "note: {} of {} shapes searched, those whose plain strategies are the fastest of all and "
+        "of "
+        "each family; on {} measured GPUs or fewer, all\n",
+        plan.num_shapes - plan.num_screened_out, plan.num_shapes, r.most_searched_gpus);
 }
 
 void print_load(const cost::LoadSamples& load, const model::Model& model,
@@ -318,6 +319,7 @@ Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
             {"memory_limit_bytes", r.memory_limit_bytes},
             {"num_considered", plan.num_priced},
             {"num_shapes", plan.num_shapes},
+            {"num_shapes_screened_out", plan.num_screened_out},
             {"num_shapes_passed_over", plan.num_passed_over},
             {"plan_seconds", seconds}};
   json["defaults"] = Json::object();

@@ -16,6 +16,8 @@
 #include <piper/strategy/residual_code.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 
 namespace piper::cost {
 namespace {
@@ -817,16 +819,23 @@ StageMemory ExecutorEstimator::rank_memory(const Strategy& s, int64_t pp_rank) {
   for (const schedule::RankChunk& chunk : schedule::chunks_of(s, pp_rank))
     for (int32_t i = 0; i < chunk.num_layers; ++i) layers.push_back(chunk.first_layer + i);
   const StageMemory states = state_memory(s, pp_rank);
-  Strategy walked = s;
-  walked.num_micro_batches = micro_batches_to_walk(s);
-  walked.global_batch_sequences =
-      s.global_batch_sequences / s.num_micro_batches * walked.num_micro_batches;
+  const auto walk = [&](Rank rank, int64_t num_micro_batches) {
+    Strategy walked = s;
+    walked.num_micro_batches = num_micro_batches;
+    walked.global_batch_sequences =
+        s.global_batch_sequences / s.num_micro_batches * num_micro_batches;
+    const schedule::StepGraph step = schedule::write_step(model_, walked, {rank});
+    return walked_memory(
+        step, step_bytes(step, model_, walked, cluster_, load_ == nullptr ? ExpertLoad{} : *load_));
+  };
+  const int64_t most = micro_batches_to_walk(s);
   StageMemory fullest;
   for (const int64_t ep_index : costs_.fullest_ep_indices(s, layers)) {
     const Rank rank = strategy::RankLayout(s).rank(pp_rank, ep_index);
-    const schedule::StepGraph step = schedule::write_step(model_, walked, {rank});
-    StageMemory memory = walked_memory(
-        step, step_bytes(step, model_, walked, cluster_, load_ == nullptr ? ExpertLoad{} : *load_));
+    StageMemory memory = walk(rank, most);
+    if (const int64_t more = s.num_micro_batches - most;
+        more > 0 && s.schedule == strategy::PipelineSchedule::kGPipe)
+      memory = with_more(walk(rank, most - 1), memory, more);
     memory.weights += states.weights;
     memory.gradients += states.gradients;
     memory.optimizer += states.optimizer;
@@ -914,15 +923,23 @@ std::vector<StageMemory> ExecutorEstimator::memory(const Strategy& s, double mos
   return last_memory_->stages;
 }
 
+// By what is known of them without a walk.
+std::vector<int64_t> ExecutorEstimator::fullest_first(const Strategy& s) {
+  const std::vector<double> least = least_bytes_by_rank(s);
+  std::vector<int64_t> ranks(least.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::ranges::stable_sort(ranks, std::greater(),
+                           [&](int64_t rank) { return least[static_cast<size_t>(rank)]; });
+  return ranks;
+}
+
 std::vector<StageMemory> ExecutorEstimator::find_memory(const Strategy& s, double most_bytes) {
   std::vector<StageMemory> stages;
   // Buffers of divided gradients live from one task to another: the walk follows them.
   // And so do layers' states that come from the host.
   if (!has_closed_form(s) || s.zero >= 2 || strategy::offloads_optimizer(s.offload)) {
     stages.resize(static_cast<size_t>(s.mesh.pp));
-    // Most often the first stage is the fullest, or the last with its head.
-    for (int64_t i = 0; i < s.mesh.pp; ++i) {
-      const int64_t rank = i < 2 ? i * (s.mesh.pp - 1) : i - 1;
+    for (const int64_t rank : fullest_first(s)) {
       StageMemory& stage = stages[static_cast<size_t>(rank)];
       stage = rank_memory(s, rank);
       if (static_cast<double>(stage.total()) > most_bytes) break;
@@ -1009,8 +1026,8 @@ double ExecutorEstimator::least_seconds(const Strategy& s, double imbalance) {
 // it runs. A backward in two parts, or in turns with a forward, frees some of what is kept
 // meanwhile: there only what a layer needs counts. Under an uneven load another rank may keep more
 // than that which takes longest: there only the states count.
-double ExecutorEstimator::least_bytes(const Strategy& s, double imbalance) {
-  const bool is_even = imbalance == 1 && costs_.is_balanced();
+std::vector<double> ExecutorEstimator::least_bytes_by_rank(const Strategy& s) {
+  const bool is_even = costs_.is_balanced();
   const bool has_whole_backwards =
       !strategy::splits_backward(s.schedule) && !strategy::pairs(s.schedule);
   const bool keeps = is_even && has_whole_backwards && !strategy::offloads_activations(s.offload);
@@ -1043,9 +1060,12 @@ double ExecutorEstimator::least_bytes(const Strategy& s, double imbalance) {
                                                      : 0));
   };
   const std::span<const int64_t> in_flight =
-      simulators_.of(s.schedule, s.mesh.pp, s.mesh.vpp, micro_batches_to_walk(s))
+      simulators_
+          .of(s.schedule, s.mesh.pp, s.mesh.vpp,
+              s.schedule == strategy::PipelineSchedule::kGPipe ? s.num_micro_batches
+                                                               : micro_batches_to_walk(s))
           .peak_chunk_forwards();
-  double most = 0;
+  std::vector<double> least(ranks);
   for (size_t rank = 0; rank < ranks; ++rank) {
     double beside = keeps ? static_cast<double>(in_flight[rank]) * kept[rank] : 0;
     if (is_even)
@@ -1054,9 +1074,13 @@ double ExecutorEstimator::least_bytes(const Strategy& s, double imbalance) {
           beside =
               std::max(beside, static_cast<double>(working(chunk.first_layer + i, chunk.stage)));
     const auto states = static_cast<double>(state_memory(s, static_cast<int64_t>(rank)).state());
-    most = std::max(most, states + beside);
+    least[rank] = states + beside;
   }
-  return most;
+  return least;
+}
+
+double ExecutorEstimator::least_bytes(const Strategy& s, double imbalance) {
+  return std::ranges::max(at(s, imbalance).least_bytes_by_rank(s));
 }
 
 // A pipeline of equal stages, nothing recomputed, as the strategy's exchange has it.

@@ -155,6 +155,8 @@ class ExecutorEstimator : public Estimator {
   static double saved_by_pairs(const strategy::Strategy& strategy, int64_t pp_rank,
                                const std::vector<ChunkSeconds>& chunks);
   // Of all stages, unless one that needs more than `most_bytes` comes first.
+  std::vector<int64_t> fullest_first(const strategy::Strategy& strategy);
+  std::vector<double> least_bytes_by_rank(const strategy::Strategy& strategy);
   std::vector<StageMemory> find_memory(const strategy::Strategy& strategy, double most_bytes);
   StageMemory rank_memory(const strategy::Strategy& strategy, int64_t pp_rank);
   // Of the fullest rank of the stage; of one ep index.

@@ -143,9 +143,25 @@ StageMemory walked_memory(const schedule::StepGraph& step, const StepBytes& byte
 }
 
 int64_t micro_batches_to_walk(const strategy::Strategy& s) {
-  // No schedule but GPipe holds more than twice the depth, and those of a step's end add nothing.
-  if (s.schedule == strategy::PipelineSchedule::kGPipe) return s.num_micro_batches;
+  constexpr int64_t kFew = 8;
+  if (s.schedule == strategy::PipelineSchedule::kGPipe) return std::min(s.num_micro_batches, kFew);
+  // No other holds more than twice the depth, and those of a step's end add nothing.
   return std::min(s.num_micro_batches, 4 * s.mesh.pp);
+}
+
+StageMemory with_more(const StageMemory& before, const StageMemory& last, int64_t more) {
+  StageMemory all = last;
+  const auto add = [&](int64_t StageMemory::*part) {
+    all.*part += more * (last.*part - before.*part);
+  };
+  for (int64_t StageMemory::*part :
+       {&StageMemory::weights, &StageMemory::gradients, &StageMemory::optimizer,
+        &StageMemory::working, &StageMemory::messages, &StageMemory::host})
+    add(part);
+  KeptBytes kept = last.activations;
+  kept += before.activations * -1;
+  all.activations += kept * more;
+  return all;
 }
 
 }  // namespace piper::cost

@@ -19,8 +19,12 @@ namespace piper::cost {
 // in_flight are not filled.
 StageMemory walked_memory(const schedule::StepGraph& step, const StepBytes& bytes);
 
-// Micro-batches after which a step of this strategy holds no more than before: what a walk needs to
-// simulate. A multiple of pp, at most num_micro_batches.
+// Micro-batches after which a step of this strategy holds no more than before, or (GPipe) the same
+// more with each: what a walk needs to follow. At most num_micro_batches; but for GPipe a multiple
+// of pp.
 int64_t micro_batches_to_walk(const strategy::Strategy& strategy);
+
+// Of `more` micro-batches more than `last`, which is of one more than `before`.
+StageMemory with_more(const StageMemory& before, const StageMemory& last, int64_t more);
 
 }  // namespace piper::cost

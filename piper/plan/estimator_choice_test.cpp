@@ -7,6 +7,7 @@
 #include <piper/cost/segment_time.h>
 #include <piper/model/import.h>
 #include <piper/plan/question.h>
+#include <piper/plan/screen.h>
 #include <piper/plan/under_load.h>
 #include <piper/sim/simulate.h>
 #include <piper/strategy/runnable.h>
@@ -88,10 +89,67 @@ TEST_CASE("GPUs that `piper profile` has measured are priced as this Piper train
   const auto one =
       cost::make_estimator_of(s, machine.question.model, machine.question.cluster, machine.trainer);
   CHECK(one->estimate(s).seconds == request.estimator()->estimate(s).seconds);
-  Request large = request;
-  large.num_devices = Request::kMostExactGpus + 1;
-  CHECK(!large.has_exact_costs());
-  CHECK(!large.estimator()->is_exact());
+}
+
+// Whatever fits: everything, or only what recomputes, divides states or has them on the host.
+TEST_CASE("screened shapes have what the search over all shapes finds") {
+  for (const int64_t layers : {4, 8}) {
+    Machine machine;
+    machine.question.cluster.kind = "gpu";
+    machine.question.cluster.numbers["measured_over_priced.experts.forward"] = 1.1;
+    machine.question.model = cost::example::mixture(layers);
+    for (model::Layer& layer : machine.question.model.layers) layer.feed_forward.ffn = 512;
+    machine.question.sequence = 1024;
+    machine.question.num_kept = 8;
+    Request request = machine.request();
+    REQUIRE(screens(request));
+    double least = 0;
+    for (const double part : {1.0, 0.5, 0.25}) {
+      CAPTURE(layers);
+      CAPTURE(part);
+      request.most_searched_gpus = 1 << 20;
+      request.memory_limit_bytes = part == 1 ? 1e18 : part * least;
+      const Plan all = search(request);
+      request.most_searched_gpus = 8;
+      int64_t before = 0;
+      request.progress = [&](int64_t done, int64_t total) {
+        CHECK(done >= before);
+        CHECK(done <= total);
+        before = done;
+      };
+      const Plan few = search(request);
+      request.progress = nullptr;
+      CHECK(all.num_screened_out == 0);
+      CHECK(few.num_shapes == all.num_shapes);
+      CHECK(few.num_screened_out > all.num_shapes / 2);
+      REQUIRE(!all.ranked.empty());
+      REQUIRE(!few.ranked.empty());
+      CAPTURE(describe(all.ranked.front().strategy));
+      CAPTURE(describe(few.ranked.front().strategy));
+      CHECK(few.ranked.front().estimate.seconds == all.ranked.front().estimate.seconds);
+      // No family is lost.
+      for (size_t i = 0; i < all.families.size(); ++i)
+        CHECK(few.families[i].best.has_value() == all.families[i].best.has_value());
+      if (part == 1) least = all.ranked.front().estimate.peak_bytes;
+    }
+  }
+}
+
+TEST_CASE("of shapes of which nothing fits a few of each family are searched, the smallest") {
+  std::vector<ShapeScore> scores(100);
+  for (size_t i = 0; i < scores.size(); ++i)
+    scores[i] = {.bytes = 1000 - static_cast<double>(i),
+                 .family = i % 2 == 0 ? Family::kPipeline : Family::kTensor};
+  CHECK(screened(scores) == std::vector<size_t>{99, 98, 97, 96, 95, 94, 93, 92});
+  scores[50].seconds = 2;
+  scores[51].seconds = 1;
+  CHECK(screened(scores) == std::vector<size_t>{51, 50, 99, 98, 97, 96, 95, 94});
+  for (ShapeScore& score : scores) score.seconds = 1;
+  scores[7].family = Family::kContext;
+  scores[7].seconds = 3;
+  const std::vector<size_t> taken = screened(scores);
+  CHECK(taken.size() == kMostScreened + 1);
+  CHECK(taken.back() == 7);
 }
 
 // Of CPUs that share cores, of GPUs, and of GPUs whose sums of gradients take longest.

@@ -5,6 +5,7 @@
 #include <piper/plan/frontier.h>
 #include <piper/plan/moe_schedule_axis.h>
 #include <piper/plan/reduction_axis.h>
+#include <piper/plan/screen.h>
 #include <piper/plan/search.h>
 #include <piper/plan/shapes.h>
 #include <piper/plan/split.h>
@@ -322,6 +323,7 @@ class Search {
     std::ranges::sort(bounded_, {}, [](const Bounded& b) {
       return std::tuple(b.least, b.likely_seconds, b.index);
     });
+    if (screens(r_)) screen_shapes();
     int64_t done = 0;
     while (done < std::ssize(bounded_)) {
       done = gather_round(done);
@@ -336,6 +338,7 @@ class Search {
           r_.fixed.moe_chunks ? std::to_string(*r_.fixed.moe_chunks) : "(open)", r_.num_devices));
     Plan plan = std::move(kept_).plan();
     plan.num_shapes = std::ssize(shapes_);
+    plan.num_screened_out = plan.num_shapes - std::ssize(bounded_);
     plan.num_passed_over = num_passed_over_;
     return plan;
   }
@@ -373,6 +376,32 @@ class Search {
         bounded_[i].likely_seconds = estimator(thread).likely_seconds(s, imbalance);
       }
     });
+  }
+
+  // Leaves the best, and their order.
+  void screen_shapes() {
+    std::vector<Strategy> strategies;
+    std::vector<double> imbalances;
+    for (const Bounded& b : bounded_) {
+      strategies.push_back(base_of(r_, shapes_[b.index]));
+      imbalances.push_back(r_.imbalance_at(shapes_[b.index].ep));
+    }
+    exchange_.choose(strategies, imbalances, num_threads_);
+    std::vector<ShapeScore> scores(strategies.size());
+    constexpr int64_t kAtOnce = 32;
+    share_items(
+        num_threads_, (std::ssize(scores) + kAtOnce - 1) / kAtOnce,
+        [&](int64_t thread, int64_t item) {
+          const auto first = static_cast<size_t>(item * kAtOnce);
+          for (size_t i = first; i < std::min(first + kAtOnce, scores.size()); ++i)
+            scores[i] = score_shape(r_, estimator(thread), strategies[i]);
+        },
+        [&](int64_t done) { show(std::min(done * kAtOnce, std::ssize(scores))); });
+    std::vector<Bounded> left;
+    for (const size_t i : screened(scores)) left.push_back(bounded_[i]);
+    bounded_ = std::move(left);
+    is_screened_ = true;
+    next_shown_ = 0;
   }
 
   // From the `done`-th shape on, those that are not beaten; returns how many have been looked at
@@ -479,11 +508,13 @@ class Search {
     return visited;
   }
 
-  // A few hundred times in all.
+  // A few hundred times in all. Screening is a quarter of the work, and what it leaves the rest.
   void show(int64_t done) {
     if (!r_.progress || done < next_shown_) return;
-    r_.progress(done, std::ssize(shapes_));
-    next_shown_ = done + 1 + std::ssize(shapes_) / 256;
+    const int64_t all = std::ssize(shapes_), left = std::ssize(bounded_);
+    next_shown_ = done + 1 + left / 256;
+    if (!screens(r_)) return r_.progress(done, all);
+    r_.progress(is_screened_ ? all + done * 3 * all / left : done, 4 * all);
   }
 
   const Request& r_;
@@ -496,6 +527,7 @@ class Search {
   std::vector<Bounded> bounded_;
   std::vector<Strategy> round_;
   Frontier kept_;
+  bool is_screened_ = false;
   int64_t num_visited_ = 0, num_passed_over_ = 0, next_shown_ = 0, num_with_moe_schedule_ = 0;
 };
 

@@ -88,13 +88,10 @@ struct Request {
     const auto found = imbalance_by_ep.find(ep);
     return found == imbalance_by_ep.end() ? imbalance : found->second;
   }
-  // Whether the estimator has this Piper's exact costs (cost/estimator.h). On more than
-  // kMostExactGpus GPUs a search by them takes minutes to hours: it goes by the trainer's profile.
-  static constexpr int64_t kMostExactGpus = 64;
-  bool has_exact_costs() const {
-    return cost::has_exact_costs(*cluster, *trainer) &&
-           (cluster->kind != "gpu" || num_devices <= kMostExactGpus);
-  }
+  // Whether the estimator has this Piper's exact costs (cost/estimator.h).
+  bool has_exact_costs() const { return cost::has_exact_costs(*cluster, *trainer); }
+  // On more, a search by exact costs is of screened shapes (screen.h).
+  int64_t most_searched_gpus = 8;
   // Whether the search chooses schedules of mixture layers.
   bool schedules_mixtures() const { return has_exact_costs() || trainer->schedules_mixtures; }
   // What is tried of the trainer's axes; everything where FixedAxes::offered is not asked for.
@@ -160,7 +157,8 @@ struct Plan {
   std::vector<FamilyBest> families;
   std::vector<Candidate> schedules;  // the best of each pipeline schedule within kKindSlack
   std::vector<Candidate> pareto;     // no other is faster and needs less memory; fastest first
-  int64_t num_priced = 0, num_shapes = 0, num_passed_over = 0;
+  // Of all shapes some are screened out (screen.h); of the others some are passed over.
+  int64_t num_priced = 0, num_shapes = 0, num_screened_out = 0, num_passed_over = 0;
   int64_t num_timed = 0;  // of those priced: their time as well as their memory
 };
 
