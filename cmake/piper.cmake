@@ -23,7 +23,7 @@ find_package(Threads REQUIRED)
 add_library(piper_flags INTERFACE)
 target_include_directories(piper_flags INTERFACE ${CMAKE_SOURCE_DIR})
 # gcc 12 sees overflows in vector::push_back that are not there (GCC bug 105329 and its kin): not an error.
-target_compile_options(piper_flags INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers -fno-math-errno)
+target_compile_options(piper_flags INTERFACE -Wall -Wextra $<$<BOOL:${PIPER_WARNINGS_ARE_ERRORS}>:-Werror> -Wno-missing-field-initializers -fno-math-errno)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND NOT CMAKE_CXX_CLANG_TIDY)  # clang-tidy does not know them
   target_compile_options(piper_flags INTERFACE -Wno-stringop-overflow
     -fvect-cost-model=dynamic)  # loops become vectors at -O2, too

@@ -69,7 +69,8 @@ class Passes {
     for (Pass& pass : rows()) passes.push_back(std::move(pass));
     passes.push_back(cross_entropy());
     const int64_t parameters = 3 * flags_.hidden * flags_.ffn;
-    passes.push_back({"AdamW", 28 * real(parameters), profile::adamw(parameters, on_.device)()});
+    passes.push_back({"AdamW", profile::adamw_bytes(on_.dtype) * real(parameters),
+                      profile::adamw(parameters, on_)()});
     return passes;
   }
   // A copy that reads and writes as many bytes.

@@ -12,7 +12,7 @@ constexpr double kNotEnded = -1;
 
 double host_bytes_per_second(const cluster::Cluster& cluster) {
   constexpr double kPcie = 2.5e10, kCpu = 1e9;
-  const auto stated = cluster.numbers.find("host_copy_bytes_per_second");
+  const auto stated = cluster.numbers.find(kHostRateName);
   if (stated != cluster.numbers.end()) return stated->second;
   return cluster.kind == "cpu" ? kCpu : kPcie;
 }

@@ -14,9 +14,10 @@
 
 namespace piper::cost {
 
-// Bytes a second, one way: the number "host_copy_bytes_per_second" of a description; else PCIe 4
+// Bytes a second, one way: the number kHostRateName, measured or described; else PCIe 4
 // x16 as copied, and of CPUs, whose "host" is memory apart (executor/host_memory.h), 1 GB/s. Those
 // keep to it when they run.
+inline constexpr const char* kHostRateName = "host_copy_bytes_per_second";
 double host_bytes_per_second(const cluster::Cluster& cluster);
 
 // Not thread-safe. Allocates when it is made, never later.

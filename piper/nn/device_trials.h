@@ -6,9 +6,11 @@
 #include <piper/nn/aten.h>
 
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -53,6 +55,27 @@ class DeviceTrials {
   mutable std::shared_mutex mutex_;
   std::map<Key, Result> found_;
 };
+
+// What `attempt()` says; false where it throws, as libtorch does where it has no such kernel. Lack
+// of memory is no answer, and neither is a failure that leaves the device unable to compute (an
+// access out of bounds ends all its work): both are thrown.
+template <class Attempt>
+bool succeeds(const at::Device& device, Attempt attempt) {
+  try {
+    return attempt();
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string why = error.what();
+    try {
+      at::ones({1}, at::TensorOptions(device)).cpu();
+    } catch (const std::exception&) {
+      throw std::runtime_error(
+          fmt::format("{} computes no more since a kernel was tried on it: {}", device.str(), why));
+    }
+    return false;
+  }
+}
 
 // Operands of a trial: numbers from -1 to 1, the same every time.
 inline at::Tensor trial_operand(at::IntArrayRef shape, double phase,

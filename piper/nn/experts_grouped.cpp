@@ -176,14 +176,8 @@ void choose_grouped_products(const GroupedChoice& choice) { measured_choice() = 
 bool try_grouped_products(const at::Device& device, at::ScalarType dtype) {
   if (device.is_cpu()) return false;
   return trials().once(device, dtype, [&] {
-    if (!has_one_launch(device, dtype)) return false;
-    try {
-      return computes_right(device, dtype);
-    } catch (const c10::OutOfMemoryError&) {
-      throw;
-    } catch (const std::exception&) {
-      return false;  // libtorch has none for this device or type
-    }
+    return has_one_launch(device, dtype) &&
+           succeeds(device, [&] { return computes_right(device, dtype); });
   });
 }
 

@@ -120,14 +120,10 @@ bool computes_right(FusedAttention kernel, const at::Device& device, const Fused
 }
 
 bool works(FusedAttention kernel, const at::Device& device, const FusedShape& shape) {
-  try {
+  return succeeds(device, [&] {
     return std::ranges::all_of(
         kTrials, [&](const Trial& trial) { return computes_right(kernel, device, shape, trial); });
-  } catch (const c10::OutOfMemoryError&) {
-    throw;
-  } catch (const std::exception&) {
-    return false;  // libtorch has no such kernel for this device, type or width
-  }
+  });
 }
 
 }  // namespace

@@ -238,13 +238,7 @@ bool adds_unrounded(const at::Device& device, const MainProduct& product) {
 bool try_main_products(const at::Device& device) {
   if (!device.is_cuda()) return false;
   return trials().once(device, at::kBFloat16, [&] {
-    try {
-      return adds_unrounded(device, wide_product_out);
-    } catch (const c10::OutOfMemoryError&) {
-      throw;
-    } catch (const std::exception&) {
-      return false;  // not with this library (ROCm's)
-    }
+    return succeeds(device, [&] { return adds_unrounded(device, wide_product_out); });
   });
 }
 

@@ -262,11 +262,22 @@ Prepare silu(int64_t num_elements, const OperandsOn& on) {
   };
 }
 
-Prepare adamw(int64_t num_parameters, const BenchDevice& device) {
+double adamw_bytes(at::ScalarType dtype) {
+  constexpr double kOfMasters = 7 * 4;
+  return kOfMasters + (dtype == at::kBFloat16 ? 2 : 0);
+}
+
+Prepare adamw(int64_t num_parameters, const OperandsOn& on) {
   return [=]() -> std::function<void()> {
+    const BenchDevice& device = on.device;
     // Written, not zeros: those would be one page of the system's, read again and again.
-    const auto ones = [&] { return at::ones({num_parameters}, device.with(at::kFloat)); };
-    const at::Tensor w = ones(), g = ones(), m = ones(), v = ones();
+    const auto ones = [&](at::ScalarType dtype) {
+      return at::ones({num_parameters}, device.with(dtype));
+    };
+    const at::Tensor w = ones(at::kFloat), g = ones(at::kFloat), m = ones(at::kFloat),
+                     v = ones(at::kFloat);
+    const bool rounds = on.dtype == at::kBFloat16;
+    const at::Tensor rounded = rounds ? ones(at::kBFloat16) : at::Tensor();
     const nn::kernels::AdamWScalars<float> scalars{.keep = 1,
                                                    .one_minus_beta1 = 0.1F,
                                                    .beta2 = 0.9F,
@@ -275,6 +286,12 @@ Prepare adamw(int64_t num_parameters, const BenchDevice& device) {
                                                    .inverse_root_correction2 = 1,
                                                    .epsilon = 1e-8F,
                                                    .gradient_scale = 1};
+    if (nn::has_cuda_kernels(w) && rounds)
+      return [=] {
+        nn::cuda::adamw_rounded(nn::cuda::Place(w).stream(), w.data_ptr<float>(),
+                                g.data_ptr<float>(), m.data_ptr<float>(), v.data_ptr<float>(),
+                                rounded.data_ptr<c10::BFloat16>(), w.numel(), scalars);
+      };
     if (nn::has_cuda_kernels(w))
       return [=] {
         nn::cuda::adamw(nn::cuda::Place(w).stream(), w.data_ptr<float>(), g.data_ptr<float>(),
@@ -284,8 +301,15 @@ Prepare adamw(int64_t num_parameters, const BenchDevice& device) {
       const at::Tensor step = at::ones({}, device.with(at::kFloat));
       return [=] {
         at::_fused_adamw_({w}, {g}, {m}, {v}, {}, {step}, 1e-3, 0.9, 0.9, 0.0, 1e-8, false, false);
+        if (rounds) rounded.copy_(w);
       };
     }
+    if (rounds)
+      return [=] {
+        nn::kernels::adamw_rounded(w.data_ptr<float>(), g.data_ptr<float>(), m.data_ptr<float>(),
+                                   v.data_ptr<float>(), rounded.data_ptr<c10::BFloat16>(),
+                                   w.numel(), scalars);
+      };
     return [=] {
       nn::kernels::adamw<float>(w.data_ptr<float>(), g.data_ptr<float>(), m.data_ptr<float>(),
                                 v.data_ptr<float>(), w.numel(), scalars);
@@ -308,8 +332,12 @@ Prepare find_residuals(int64_t num_elements, const OperandsOn& on) {
 
 Prepare copy_bytes(int64_t bytes, const BenchDevice& from, const BenchDevice& to) {
   return [=]() -> std::function<void()> {
-    const at::Tensor source = at::ones({bytes}, from.with(at::kByte)),
-                     target = at::empty({bytes}, to.with(at::kByte));
+    // As training copies: memory of a GPU's host is pinned.
+    const auto on = [&](const BenchDevice& here, const BenchDevice& other) {
+      return here.with(at::kByte).pinned_memory(here.is_cpu() && other.device.is_cuda());
+    };
+    const at::Tensor source = at::empty({bytes}, on(from, to)).fill_(1),
+                     target = at::empty({bytes}, on(to, from));
     if (!from.is_cpu() || !to.is_cpu()) return [=] { target.copy_(source, /*non_blocking=*/true); };
     return [=] {
       std::memcpy(target.mutable_data_ptr(), source.const_data_ptr(), static_cast<size_t>(bytes));

@@ -64,8 +64,10 @@ Prepare route(int64_t tokens, int64_t num_experts, int64_t top_k, const Operands
 Prepare permute(int64_t rows, int64_t hidden, const OperandsOn& on);
 Prepare multiply_elements(int64_t num_elements, const OperandsOn& on);
 Prepare silu(int64_t num_elements, const OperandsOn& on);
-// AdamW in fp32: 28 bytes a parameter (g, m, v, w read; m, v, w written).
-Prepare adamw(int64_t num_parameters, const BenchDevice& device);
+// AdamW: 28 bytes a parameter (g, m, v, w read; m, v, w written), in fp32; of bf16 the masters',
+// and 2 more, for the weights that they are rounded into.
+Prepare adamw(int64_t num_parameters, const OperandsOn& on);
+double adamw_bytes(at::ScalarType dtype);  // of a parameter
 // What of a share of experts has changed most, one part in 50 (nn/expert_residuals.h).
 Prepare find_residuals(int64_t num_elements, const OperandsOn& on);
 Prepare copy_bytes(int64_t bytes, const BenchDevice& from, const BenchDevice& to);

@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/cost/host_link.h>
 #include <piper/cost/segment_time.h>
 #include <piper/executor/tensor_bytes.h>
 #include <piper/profile/bench_operations.h>
@@ -42,7 +43,7 @@ const Sizes& sizes_on(const BenchDevice& device) {
   return device.is_cpu() ? kOnProcessor : kOnDevice;
 }
 constexpr int64_t kHandful = 8;
-constexpr double kOptimizerBytes = 7 * 4;  // g, m, v and w read; m, v and w written
+const std::string kToDevice = "copy_to_device", kFromDevice = "copy_from_device";
 constexpr int64_t kResidualElements = int64_t{1} << 20;
 
 int64_t whole(double value) { return static_cast<int64_t>(value); }
@@ -124,6 +125,18 @@ std::vector<BenchCurve> price_curves(strategy::Precision precision, const BenchD
   }
   curves.push_back(std::move(element_wise));
   curves.push_back(std::move(copy));
+  // Between the host's memory and the device's; a host has none.
+  if (!device.is_cpu()) {
+    const BenchDevice host;
+    BenchCurve to{kToDevice + suffix, "bytes", {"bytes"}, {}};
+    BenchCurve from{kFromDevice + suffix, "bytes", {"bytes"}, {}};
+    for (const double bytes : {64e3, 1e6, 16e6, 256e6}) {
+      to.points.push_back({{bytes}, bytes, copy_bytes(whole(bytes), host, device)});
+      from.points.push_back({{bytes}, bytes, copy_bytes(whole(bytes), device, host)});
+    }
+    curves.push_back(std::move(to));
+    curves.push_back(std::move(from));
+  }
   const auto single = [&](const std::string& name, const std::string& unit, int64_t size,
                           double amount, Prepare prepare) {
     curves.push_back({name + suffix,
@@ -136,8 +149,8 @@ std::vector<BenchCurve> price_curves(strategy::Precision precision, const BenchD
   single("exponential", "bytes", sizes.exponentials,
          2 * static_cast<double>(sizes.exponentials) * element_bytes, silu(sizes.exponentials, on));
   single("optimizer", "bytes", sizes.optimizer_parameters,
-         static_cast<double>(sizes.optimizer_parameters) * kOptimizerBytes,
-         adamw(sizes.optimizer_parameters, device));
+         static_cast<double>(sizes.optimizer_parameters) * adamw_bytes(on.dtype),
+         adamw(sizes.optimizer_parameters, on));
   single("residuals", "bytes", kResidualElements, 2 * kResidualElements * element_bytes,
          find_residuals(kResidualElements, on));
   return curves;
@@ -159,6 +172,11 @@ void fill_prices(const std::vector<cluster::Curve>& measured, strategy::Precisio
   cluster.numbers["exponential_elements_per_second"] =
       elements_per_second(only_point(measured, "exponential" + suffix));
   cluster.numbers["optimizer_bytes_per_second"] = only_point(measured, "optimizer" + suffix).rate();
+  const auto to_host = cluster::find_curve(measured, kFromDevice + suffix);
+  const auto from_host = cluster::find_curve(measured, kToDevice + suffix);
+  if (to_host != nullptr && from_host != nullptr)
+    cluster.numbers[cost::kHostRateName] =
+        std::min(to_host->points.back().rate(), from_host->points.back().rate());
   cluster.numbers[cost::kResidualRateName] =
       kResidualElements / only_point(measured, "residuals" + suffix).timing.seconds;
 }

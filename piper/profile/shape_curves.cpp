@@ -147,20 +147,6 @@ class Shapes {
     return curve;
   }
 
-  // Between the host's memory and the device's; a host has none.
-  std::vector<BenchCurve> device_copies() const {
-    if (on_.device.is_cpu()) return {};
-    const BenchDevice host;
-    BenchCurve to{"copy_to_device", "bytes", {"bytes"}, {}};
-    BenchCurve from{"copy_from_device", "bytes", {"bytes"}, {}};
-    for (const double bytes : {64e3, 1e6, 16e6, 256e6}) {
-      const auto size = static_cast<int64_t>(bytes);
-      to.points.push_back({{bytes}, bytes, copy_bytes(size, host, on_.device)});
-      from.points.push_back({{bytes}, bytes, copy_bytes(size, on_.device, host)});
-    }
-    return {to, from};
-  }
-
   std::vector<BenchCurve> join() const {
     BenchCurve attention{"join_attention" + suffix_, "flops", {"sequences"}, {}, true};
     BenchCurve experts{"join_experts" + suffix_, "flops", {"sequences"}, {}, true};
@@ -230,7 +216,6 @@ std::vector<BenchCurve> shape_curves(strategy::Precision precision, const BenchD
   for (const bool backward : {false, true}) curves.push_back(of.norm(backward));
   curves.push_back(of.routing());
   curves.push_back(of.permutation());
-  for (BenchCurve& copy : of.device_copies()) curves.push_back(std::move(copy));
   return curves;
 }
 

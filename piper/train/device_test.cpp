@@ -10,6 +10,7 @@
 #include <piper/executor/clock.h>
 #include <piper/executor/tensor_device_operations.h>
 #include <piper/model/import.h>
+#include <piper/nn/device_trials.h>
 #include <piper/nn/experts_grouped.h>
 #include <piper/nn/fused_attention.h>
 #include <piper/nn/host_read.h>
@@ -459,6 +460,29 @@ TEST_CASE("fused kernels are tried before they compute, and one that is wrong ne
     CHECK(stand_in::num_fused_attentions() > before + 8);
   }
   check_no_races();
+}
+
+TEST_CASE("a kernel that is not there is not used; lack of memory, or a broken device, is said") {
+  stand_in::begin(stand_in::Mode::kSynchronous);
+  for (const at::Device& device : {at::Device(at::kCPU), stand_in::device()}) {
+    CHECK(nn::succeeds(device, [] { return true; }));
+    CHECK_FALSE(nn::succeeds(device, [] { return false; }));
+    CHECK_FALSE(nn::succeeds(device, []() -> bool { throw std::runtime_error("no such kernel"); }));
+    CHECK_THROWS_AS(nn::succeeds(device,
+                                 []() -> bool {
+                                   TORCH_CHECK_WITH(OutOfMemoryError, false, "no room");
+                                   return false;
+                                 }),
+                    c10::OutOfMemoryError);
+  }
+  const auto lost = [] {
+    return nn::succeeds(at::Device(at::kXPU),
+                        []() -> bool { throw std::runtime_error("illegal access"); });
+  };
+  CHECK_THROWS_WITH_AS(lost(),
+                       doctest::Contains("xpu computes no more since a kernel was tried "
+                                         "on it: illegal access"),
+                       std::runtime_error);
 }
 
 TEST_CASE("experts are computed one by one where that was measured to be faster") {

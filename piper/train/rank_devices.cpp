@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/executor/peer_access.h>
 #include <piper/train/rank_devices.h>
 #include <unistd.h>
 
@@ -40,7 +41,11 @@ RankDevices place_on_devices(comm::World& world, const std::vector<at::Device>& 
   const std::vector<std::string> hosts = world.share("hosts of devices", host_name());
   const auto mine = hosts.begin() + world.process();
   const int64_t before = std::count(hosts.begin(), mine, *mine);
-  return {devices, world.local_ranks(), before * std::ssize(world.local_ranks())};
+  RankDevices placed(devices, world.local_ranks(), before * std::ssize(world.local_ranks()));
+  std::vector<at::Device> used;
+  for (const RankDevices::Use& use : placed.uses()) used.push_back(use.device);
+  executor::let_devices_meet(used);
+  return placed;
 }
 
 }  // namespace piper::train

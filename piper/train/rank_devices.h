@@ -37,7 +37,8 @@ class RankDevices {
 };
 
 // The ranks of one host take the devices in turn, those of earlier processes first. Every process
-// calls it, as World::share; none, or the CPU: on the CPU. Throws CommError.
+// calls it, as World::share; none, or the CPU: on the CPU. Throws CommError, and InvalidInput
+// where GPUs of one process cannot read each other's memory (executor/peer_access.h).
 RankDevices place_on_devices(comm::World& world, const std::vector<at::Device>& devices);
 
 // This machine's name, or "" where it has none.

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/train/rank_devices.h>
+#include <piper/train/rank_memory.h>
 
 namespace piper::train {
 namespace {
@@ -54,6 +55,17 @@ TEST_CASE("ranks take devices in turn and share them when they are more") {
   CHECK(shared.of(Rank(5)).index() == 1);
   CHECK(shared.use_of(Rank(6)) == 0);
   CHECK_THROWS_AS(shared.of(Rank(3)), InternalError);
+}
+
+TEST_CASE("of ranks that share a device the first one's reading of its peak is that of all") {
+  const RankDevices shared(devices(2), ranks(4, 3));
+  const auto read_by = [&](Rank rank) {
+    return RankMemory(rank, shared.uses()[shared.use_of(rank)], nullptr).reads_for();
+  };
+  CHECK((read_by(Rank(4)) == std::vector{Rank(4), Rank(6)}));
+  CHECK((read_by(Rank(5)) == std::vector{Rank(5)}));
+  CHECK((read_by(Rank(6)) == std::vector{Rank(6)}));
+  CHECK((RankMemory(Rank(6)).reads_for() == std::vector{Rank(6)}));
 }
 
 TEST_CASE("processes of one host go on where the one before has stopped") {

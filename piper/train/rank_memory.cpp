@@ -15,17 +15,17 @@ c10::CachingAllocator::Stat requested(at::Device device) {
 int64_t held_bytes(at::Device device) { return requested(device).current; }
 
 int64_t RankMemory::live_bytes() const {
-  return device_.is_cpu() ? nn::live_bytes(rank_) : share_of(requested(device_).current);
+  return device_.is_cpu() ? nn::live_bytes(ranks_.front()) : share_of(requested(device_).current);
 }
 
 int64_t RankMemory::peak_bytes() const {
-  return device_.is_cpu() ? nn::peak_bytes(rank_) : share_of(requested(device_).peak);
+  return device_.is_cpu() ? nn::peak_bytes(ranks_.front()) : share_of(requested(device_).peak);
 }
 
 void RankMemory::reset_peak() const {
   if (device_.is_cpu())
-    nn::reset_peak(rank_);
-  else
+    nn::reset_peak(ranks_.front());
+  else if (is_first())
     at::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
 }
 

@@ -8,8 +8,11 @@
 
 #include <piper/base/strong_id.h>
 #include <piper/nn/aten.h>
+#include <piper/train/rank_devices.h>
 
 #include <cstdint>
+#include <iterator>
+#include <vector>
 
 namespace piper::train {
 
@@ -18,24 +21,31 @@ int64_t held_bytes(at::Device device);
 
 class RankMemory {
  public:
-  // `sharing`: ranks on the same device. `at_start`: what the device held when they had nothing but
-  // what their libraries keep; it outlives this object.
-  RankMemory(Rank rank, at::Device device, int64_t sharing, const int64_t* at_start)
-      : rank_(rank), device_(device), sharing_(sharing), at_start_(at_start) {}
+  // On the CPU.
+  explicit RankMemory(Rank rank) : ranks_{rank} {}
+  // On a device that `use.ranks` share. `at_start`: what it held when they had nothing but what
+  // their libraries keep; it outlives this object.
+  RankMemory(Rank rank, const RankDevices::Use& use, const int64_t* at_start)
+      : ranks_(use.ranks), device_(use.device), at_start_(at_start) {
+    if (ranks_.front() != rank) watches_for_ = {rank};
+  }
 
   int64_t live_bytes() const;
   int64_t peak_bytes() const;  // since reset_peak()
+  // A device has one peak for all its ranks: the first of them resets it, and what that one reads
+  // before it does so again is the peak of all. What another reads may be of the next step.
   void reset_peak() const;
+  const std::vector<Rank>& reads_for() const { return is_first() ? ranks_ : watches_for_; }
 
  private:
+  bool is_first() const { return watches_for_.empty(); }
   int64_t share_of(int64_t requested) const {
-    return (requested - (at_start_ == nullptr ? 0 : *at_start_)) / sharing_;
+    return (requested - (at_start_ == nullptr ? 0 : *at_start_)) / std::ssize(ranks_);
   }
 
-  Rank rank_;
-  at::Device device_;
-  int64_t sharing_;
-  const int64_t* at_start_;
+  std::vector<Rank> ranks_, watches_for_;
+  at::Device device_ = at::Device(at::kCPU);
+  const int64_t* at_start_ = nullptr;
 };
 
 // What a device has left for new tensors; throws std::runtime_error where libtorch does not say.

@@ -316,9 +316,11 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   here.held = held_state(trainer, memory.live_bytes());
   start_.load(trainer, fmt::format("rank {} on {}", rank.value,
                                    hosts_[static_cast<size_t>(context_.world.process())]));
-  recorder_.set_state_bytes(rank, memory.live_bytes());
   check_speed(0, transport);
   barrier(transport, kBarrierKeys, request_.options.timeout_seconds);
+  // Of all ranks that share a device: all have their states, and none has begun.
+  recorder_.set_state_bytes(rank, memory.live_bytes());
+  barrier(transport, kStateKeys, request_.options.timeout_seconds);
   double before = executor::now_seconds();
   reports_.set_start(rank, before);
   if (rank == Rank(0)) watch_.begin(step_, begun_seconds_);
@@ -334,7 +336,8 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
       take_traffic();  // what moved is no step's traffic
     }
     const StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
-    recorder_.set_peak_bytes(number, rank, memory.peak_bytes());
+    for (const Rank of : memory.reads_for())
+      recorder_.set_peak_bytes(number, of, memory.peak_bytes());
     recorder_.set_routed(number, rank, trainer.routed_rows(), trainer.distinct_tokens());
     if (rank == Rank(0)) recorder_.set_placements(number, displaced(trainer.placements()));
     recorder_.set_traffic(number, rank, take_traffic());
@@ -384,9 +387,9 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
 
 RankMemory Run::memory_of(Rank rank) const {
   const RankDevices& devices = shared_.devices;
-  if (devices.is_cpu()) return {rank, at::Device(at::kCPU), 1, nullptr};
+  if (devices.is_cpu()) return RankMemory(rank);
   const size_t use = devices.use_of(rank);
-  return {rank, devices.of(rank), std::ssize(devices.uses()[use].ranks), &held_at_start_[use]};
+  return {rank, devices.uses()[use], &held_at_start_[use]};
 }
 
 RankHooks Run::rank_hooks(comm::Transport& transport, Whereabouts& here) {

@@ -100,7 +100,7 @@ void RunRecorder::set_peak_bytes(int64_t step_number, Rank rank, int64_t bytes) 
   const std::lock_guard lock(mutex_);
   std::vector<int64_t>& peaks = peak_bytes_[step_number];
   peaks.resize(state_bytes_.size());
-  peaks[rank.index()] = bytes;
+  peaks[rank.index()] = std::max(peaks[rank.index()], bytes);
 }
 
 void RunRecorder::set_routed(int64_t step_number, Rank rank, const ByMicroBatch& rows,

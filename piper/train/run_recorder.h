@@ -29,7 +29,8 @@ class RunRecorder {
   // most_kept() and at least half as many of a long run.
   graph::Timeline* timeline_of(int64_t step_number);
   void set_state_bytes(Rank rank, int64_t bytes) { state_bytes_[rank.index()] = bytes; }
-  // Of one step; ranks reset their peak before each.
+  // Of one step; ranks reset their peak before each. What is said again counts if it is more: of a
+  // device that ranks share another rank's reading may be of too short a time (rank_memory.h).
   void set_peak_bytes(int64_t step_number, Rank rank, int64_t bytes);
   int64_t largest_peak_bytes(int64_t step_number) const;
   void record(int64_t step_number, double seconds,

@@ -63,6 +63,17 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("of two readings of a rank's peak the larger one counts") {
+  Recorded run;
+  run.recorder.set_peak_bytes(1, Rank(0), 100);
+  run.recorder.set_peak_bytes(1, Rank(1), 100);
+  run.recorder.set_peak_bytes(1, Rank(1), 40);  // after the other has begun again
+  run.execute(1, 1);
+  const Measurement measured = run.recorder.measurement();
+  CHECK(measured.peak_bytes[0] == 100);
+  CHECK(measured.peak_bytes[1] == 100);
+}
+
 TEST_CASE("processes that record different times keep the same steps") {
   Recorded first, other;
   for (int64_t n = 51; n <= 700; ++n) {

@@ -41,9 +41,12 @@ def piper(folder):
     text = folder / "text.txt"
     text.write_text(TEXT)
     run = folder / "run"
-    done = subprocess.run([PIPER, "train", "--model", CONFIG, "--data", text, "--cluster", CLUSTER, "--device", DEVICE, "--precision", PRECISION, "--pp", "1", "--dp", "1",
-                           "--sequence", str(SEQUENCE), "--global-batch", str(BATCH), "--micro-batch", str(MICRO_BATCH), "--steps", str(STEPS + WARM_STEPS), "--clip-norm", "0",
-                           "--run", run, "--json"], capture_output=True, text=True, timeout=max(1, END - time.monotonic()))
+    try:
+        done = subprocess.run([PIPER, "train", "--model", CONFIG, "--data", text, "--cluster", CLUSTER, "--device", DEVICE, "--precision", PRECISION, "--pp", "1", "--dp", "1",
+                               "--sequence", str(SEQUENCE), "--global-batch", str(BATCH), "--micro-batch", str(MICRO_BATCH), "--steps", str(STEPS + WARM_STEPS), "--clip-norm", "0",
+                               "--run", run, "--json"], capture_output=True, text=True, timeout=max(1, END - time.monotonic()))
+    except subprocess.TimeoutExpired as late:
+        sys.exit(f"piper train was not ready after {late.timeout:.0f} s")
     if done.returncode:
         sys.exit(f"piper train ended with {done.returncode}: {done.stderr[-500:]}")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][WARM_STEPS:]

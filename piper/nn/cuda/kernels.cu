@@ -302,7 +302,9 @@ void all_squares(Stream stream, const float* x, int64_t packs, double* parts) {
 template <class T>
 void adamw_of(Stream stream, T* w, const T* gradient, T* m, T* v, c10::BFloat16* rounded, int64_t n,
               const AdamWScalars<T>& s) {
-  by_pack<T>(n % kWidest<T> == 0 && is_aligned({w, gradient, m, v}), [&](auto pack) {
+  const bool whole_packs =
+      reinterpret_cast<uintptr_t>(rounded) % (kWidest<T> * sizeof(c10::BFloat16)) == 0;
+  by_pack<T>(n % kWidest<T> == 0 && is_aligned({w, gradient, m, v}) && whole_packs, [&](auto pack) {
     all_adamw<decltype(pack)::n>(stream, w, gradient, m, v, rounded, n, s);
   });
 }

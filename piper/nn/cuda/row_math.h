@@ -337,8 +337,9 @@ PIPER_EVERYWHERE void adamw_at(int64_t i, T* w, const T* gradient, T* m, T* v,
   store<N>(m, i, m_p);
   store<N>(v, i, v_p);
   if (rounded == nullptr) return;
-  for (int e = 0; e < N; ++e)
-    rounded[i * N + e] = static_cast<c10::BFloat16>(static_cast<float>(w_p.at[e]));
+  Pack<float, N> narrow;
+  for (int e = 0; e < N; ++e) narrow.at[e] = static_cast<float>(w_p.at[e]);
+  store<N>(rounded, i, narrow);
 }
 
 }  // namespace piper::nn::cuda

@@ -1,0 +1,60 @@
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <piper/base/error.h>
+#include <piper/executor/peer_access.h>
+
+#include <string>
+
+namespace piper::executor {
+namespace {
+
+constexpr int kAlreadyEnabled = 704;  // cudaErrorPeerAccessAlreadyEnabled, and HIP's
+
+template <typename Function>
+bool find(Function& function, const std::string& name) {
+  function = reinterpret_cast<Function>(::dlsym(RTLD_DEFAULT, name.c_str()));
+  return function != nullptr;
+}
+
+bool find_all(PeerRuntime& runtime, const std::string& prefix) {
+  return find(runtime.can_access, prefix + "DeviceCanAccessPeer") &&
+         find(runtime.set_device, prefix + "SetDevice") &&
+         find(runtime.get_device, prefix + "GetDevice") &&
+         find(runtime.enable, prefix + "DeviceEnablePeerAccess") &&
+         find(runtime.forget_error, prefix + "GetLastError");
+}
+
+bool enable(const PeerRuntime& runtime, int device, int peer) {
+  int can = 0, before = 0;
+  if (runtime.can_access(&can, device, peer) != 0 || can == 0) return false;
+  if (runtime.get_device(&before) != 0 || runtime.set_device(device) != 0) return false;
+  const int result = runtime.enable(peer, 0);
+  runtime.forget_error();  // or the next check of a kernel would report it
+  return runtime.set_device(before) == 0 && (result == 0 || result == kAlreadyEnabled);
+}
+
+}  // namespace
+
+PeerRuntime peer_runtime() {
+  static const PeerRuntime found = [] {
+    PeerRuntime cuda, hip;
+    if (find_all(cuda, "cuda")) return cuda;
+    return find_all(hip, "hip") ? hip : PeerRuntime{};
+  }();
+  return found;
+}
+
+void let_devices_meet(const std::vector<at::Device>& devices, const PeerRuntime& runtime) {
+  if (runtime.enable == nullptr) return;
+  for (const at::Device& device : devices)
+    for (const at::Device& peer : devices)
+      if (device.is_cuda() && peer.is_cuda() && device.index() != peer.index() &&
+          !enable(runtime, device.index(), peer.index()))
+        throw InvalidInput(
+            fmt::format("--device: {} cannot read the memory of {}, as ranks of one process do; "
+                        "start a process "
+                        "for each (piper launch -n {}), whose bytes go through the hosts' memory",
+                        device.str(), peer.str(), devices.size()));
+}
+
+}  // namespace piper::executor
