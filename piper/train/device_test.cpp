@@ -31,9 +31,12 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <random>
 #include <set>
 #include <tuple>
+#include <utility>
 
 namespace piper::train {
 namespace {
@@ -256,6 +259,39 @@ TEST_CASE("whole steps on a device are the CPU's, bit for bit, in any order that
       CAPTURE(seed);
       stand_in::begin(stand_in::Mode::kLate, seed);
       check_same_bits(on_device(of, 2), expected, of.strategy.zero == 0);
+      check_no_races();
+    }
+  }
+}
+
+TEST_CASE("evaluations on a device are the CPU's, bit for bit") {
+  for (const Case& of :
+       {make_case(small_model(), mesh_of(1, 2, 2)), make_case(deepseek_like(), mesh_of(2, 2, 2)),
+        make_case(with_grouped_products(), mesh_of(1, 1, 1), PipelineSchedule::k1F1B,
+                  Recompute::kNone, strategy::Precision::kBf16)}) {
+    CAPTURE(name_of(of));
+    const schedule::StepGraph evaluation = schedule::write_evaluation(of.model, of.strategy);
+    const auto evaluates = [&](RunShared& shared) { shared.evaluation = &evaluation; };
+    std::mutex mutex;
+    std::map<std::pair<int64_t, int64_t>, double> losses;  // by step and rank
+    const auto evaluate = [&](RankTrainer& trainer, int64_t number) {
+      const BatchSource batches = [&](int64_t step, int64_t dp, int64_t micro) {
+        return batch(of.strategy, step, dp, micro);
+      };
+      const LossSum sum = trainer.evaluate(1000 + number, batches, number);
+      const std::scoped_lock lock(mutex);
+      losses[{number, trainer.rank().value}] = sum.loss / sum.target_tokens;
+    };
+    {
+      const Compositions compositions;
+      run_training(of.model, of.strategy, 2, {}, 0.3, collective::apart(1), evaluates, evaluate);
+    }
+    const auto expected = std::exchange(losses, {});
+    CHECK(std::ssize(expected) == 2 * of.strategy.mesh.world());
+    for (const auto mode : {stand_in::Mode::kSynchronous, stand_in::Mode::kLate}) {
+      stand_in::begin(mode, 5);
+      on_device(of, 2, evaluate, evaluates);
+      CHECK((std::exchange(losses, {}) == expected));
       check_no_races();
     }
   }

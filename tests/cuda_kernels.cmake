@@ -1,0 +1,18 @@
+# Whether OBJECT, which nvcc has compiled, holds code for each of the compute capabilities ARCHITECTURES.
+# Skips where the nvcc that is here knows no such device.
+set(missing "")
+foreach(architecture IN LISTS ARCHITECTURES)
+  file(STRINGS ${OBJECT} found LIMIT_COUNT 1 REGEX "sm_${architecture}[^0-9]?")
+  if(found STREQUAL "")
+    list(APPEND missing ${architecture})
+  endif()
+endforeach()
+list(LENGTH ARCHITECTURES asked)
+list(LENGTH missing lacking)
+if(lacking EQUAL 0)
+  message("kernels for compute capabilities ${ARCHITECTURES}")
+elseif(lacking EQUAL asked)
+  message(FATAL_ERROR "${OBJECT} holds code for none of ${ARCHITECTURES}")
+else()
+  execute_process(COMMAND ${CMAKE_COMMAND} -E echo "SKIP: this nvcc compiles for none of ${missing}")
+endif()
