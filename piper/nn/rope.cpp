@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/nn/host_read.h>
 #include <piper/nn/rope.h>
 
 #include <algorithm>
@@ -99,10 +100,11 @@ RopeTable make_rope_table(int64_t positions, int64_t head_dim, const model::Rope
   const at::Tensor angle =
       at::outer(at::arange(positions, at::kDouble), at::tensor(at::ArrayRef<double>(frequencies)));
   const double factor = rope_attention_factor(rope);
-  const auto options = at::TensorOptions().dtype(dtype).device(device);
-  return {.cosine = (angle.cos() * factor).to(options).contiguous(),
-          .sine = (angle.sin() * factor).to(options).contiguous(),
-          .interleaved = rope.interleaved};
+  const auto there = [&](const at::Tensor& of_angle) {
+    return put_on_device((of_angle * factor).to(dtype).contiguous(), device);
+  };
+  return {
+      .cosine = there(angle.cos()), .sine = there(angle.sin()), .interleaved = rope.interleaved};
 }
 
 }  // namespace piper::nn
