@@ -6,6 +6,7 @@
 // element.
 #include <piper/base/error.h>
 #include <piper/cost/activation.h>
+#include <piper/cost/grouped_choice.h>
 #include <piper/model/shared_layer.h>
 #include <piper/strategy/token_chunk.h>
 
@@ -419,24 +420,60 @@ SegmentBytes shared_bytes(const model::Model& model, const model::FeedForward& f
                                product_bytes(e, 2 * f.shared_ffn, model.hidden)};
 }
 
+// As nn/experts_grouped.h asks, whose products want rows of whole 16 bytes.
+bool are_grouped(const model::Model& model, const model::FeedForward& f, const SegmentWork& work) {
+  constexpr int64_t kAligned = 16;
+  const int64_t e = work.element_bytes, rows = work.computed_rows(), ffn = f.ffn / work.by.experts;
+  if (work.grouped == nullptr || rows == 0 || work.by.copied_experts > 0 ||
+      model.hidden * e % kAligned != 0 || ffn * e % kAligned != 0)
+    return false;
+  const auto experts = static_cast<double>(work.local_experts);
+  return work.grouped->of({.rows = static_cast<double>(rows) / experts,
+                           .hidden = static_cast<double>(model.hidden),
+                           .ffn = static_cast<double>(ffn),
+                           .experts = experts});
+}
+
+// One product for all experts: activations and gathered rows are of all of them at a time, and so
+// are the gradients of their matrices before they are added. Two indices of a row from a peer.
+SegmentBytes grouped_bytes(int64_t hidden, int64_t ffn, bool has_peers, const SegmentWork& work) {
+  const int64_t e = work.element_bytes, rows = work.computed_rows();
+  const int64_t scratch = has_peers ? e * rows * hidden : 0;
+  const int64_t index = 4 * (work.local_experts + (has_peers ? 2 * rows : 0));
+  const int64_t activations = e * rows * ffn, gradients = e * work.local_experts * 2 * ffn * hidden;
+  return {.tape = 2 * activations + index,
+          .forward_transient = activations + scratch,
+          .backward_transient = activations + scratch + gradients,
+          .deferred = activations,
+          .input_transient = scratch,
+          .weights_transient = scratch + gradients};
+}
+
+// One expert after the other.
+SegmentBytes one_by_one_bytes(int64_t hidden, int64_t ffn, bool has_peers,
+                              const SegmentWork& work) {
+  const int64_t e = work.element_bytes, largest = work.largest_expert_rows;
+  const int64_t scratch = has_peers ? largest * hidden : 0;
+  const int64_t transient = e * (largest * ffn + scratch);
+  return {.tape = e * 2 * work.computed_rows() * ffn,
+          .forward_transient = transient,
+          .backward_transient = transient + std::max(product_bytes(e, hidden, ffn),
+                                                     product_bytes(e, 2 * ffn, hidden)),
+          // All activations, where a whole backward holds those of one expert at a time.
+          .deferred = e * work.computed_rows() * ffn,
+          .input_transient = e * scratch,
+          .weights_transient = e * scratch + product_bytes(e, 2 * ffn, hidden)};
+}
+
 SegmentBytes experts_bytes(const model::Model& model, const model::FeedForward& f,
                            const SegmentWork& work) {
-  const int64_t e = work.element_bytes, largest = work.largest_expert_rows;
-  const int64_t ffn = f.ffn / work.by.experts;
-  // Rows from several peers are copied together, an expert at a time.
+  const int64_t e = work.element_bytes, ffn = f.ffn / work.by.experts;
+  // Rows from several peers are copied together.
   const bool has_peers = work.local_experts - work.by.copied_experts < f.num_experts ||
                          work.by.gathers_rows || work.by.fuses_exchange;
-  const int64_t scratch = has_peers ? largest * model.hidden : 0;
-  const int64_t transient = e * (largest * ffn + scratch);
-  const SegmentBytes rows{
-      .tape = e * 2 * work.computed_rows() * ffn,
-      .forward_transient = transient,
-      .backward_transient = transient + std::max(product_bytes(e, model.hidden, ffn),
-                                                 product_bytes(e, 2 * ffn, model.hidden)),
-      // All activations, where a whole backward holds those of one expert at a time.
-      .deferred = e * work.computed_rows() * ffn,
-      .input_transient = e * scratch,
-      .weights_transient = e * scratch + product_bytes(e, 2 * ffn, model.hidden)};
+  const SegmentBytes rows = are_grouped(model, f, work)
+                                ? grouped_bytes(model.hidden, ffn, has_peers, work)
+                                : one_by_one_bytes(model.hidden, ffn, has_peers, work);
   if (!work.deduplicated()) return rows;
   // Beside experts_tokens.cpp: a row for each copy, made from tokens; forward, what the experts put
   // out is kept; backward, its gradient, its input again and that one's gradient.

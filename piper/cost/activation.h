@@ -40,6 +40,8 @@ struct WorkDivision {
 WorkDivision work_division(const strategy::Strategy& strategy);
 
 // The work of one segment execution on one rank.
+class GroupedChoice;
+
 struct SegmentWork {
   int64_t sequences = 0;  // B of the micro-batch
   int64_t sequence = 0;   // S
@@ -61,6 +63,8 @@ struct SegmentWork {
   int64_t chunk_tokens = -1;
   int64_t local_experts = 0;
   int64_t element_bytes = 4;
+  // Of a device which has one product for all experts: where it is used; outlives this. Else null.
+  const GroupedChoice* grouped = nullptr;
   // What attention and dense nets compute with.
   int64_t all_tokens() const { return sequences * sequence / by.context; }
   int64_t tokens() const { return sequences * sequence / by.tokens; }  // between the blocks

@@ -55,7 +55,8 @@ LayerCosts::LayerCosts(const model::Model& model, const cluster::Cluster& cluste
       cluster_(cluster),
       precision_(precision),
       sequence_(sequence),
-      load_(load != nullptr && !load->share.empty() ? load : nullptr) {
+      load_(load != nullptr && !load->share.empty() ? load : nullptr),
+      grouped_(grouped_choice_of(cluster, precision)) {
   for (int32_t layer = 0; layer < std::ssize(model.layers); ++layer) {
     const auto same = std::ranges::find_if(representative_, [&](int32_t other) {
       return load_ == nullptr &&
@@ -124,17 +125,23 @@ SegmentWork LayerCosts::balanced(int32_t layer, const strategy::Strategy& s) con
                        element_bytes(precision_), s.capacity, work_division(s));
 }
 
+SegmentWork LayerCosts::loaded_work(int32_t layer, const strategy::Strategy& s, int64_t ep_index) {
+  SegmentWork work = rows(s).work(layer, ep_index);
+  work.grouped = grouped();
+  return work;
+}
+
 std::vector<SegmentWork> LayerCosts::works(int32_t layer, const strategy::Strategy& s) {
   if (load_ == nullptr) {
     SegmentWork work = balanced(layer, s);
+    work.grouped = grouped();
     if (s.all_to_all == strategy::AllToAll::kHaloDedup)
       expect_tokens(model_, layer, s.mesh.ep, work);
     return {work};
   }
-  const ExpertRows& of = rows(s);
-  SegmentWork most = of.work(layer, 0), largest = most;
+  SegmentWork most = loaded_work(layer, s, 0), largest = most;
   for (int64_t ep_index = 1; ep_index < s.mesh.ep; ++ep_index) {
-    const SegmentWork work = of.work(layer, ep_index);
+    const SegmentWork work = loaded_work(layer, s, ep_index);
     if (work.received_rows > most.received_rows) most = work;
     if (work.largest_expert_rows > largest.largest_expert_rows) largest = work;
   }
@@ -144,7 +151,7 @@ std::vector<SegmentWork> LayerCosts::works(int32_t layer, const strategy::Strate
 LayerMemory LayerCosts::memory(int32_t layer, const strategy::Strategy& s, int64_t ep_index) {
   const schedule::LayerKind kind =
       schedule::layer_kind(model_.layers[static_cast<size_t>(layer)], s);
-  const SegmentWork work = rows(s).work(layer, ep_index);
+  const SegmentWork work = loaded_work(layer, s, ep_index);
   const SegmentWork chunk = work_of_chunk(work, kind.chunks > 1 ? 1 : 0, kind.chunks);
   return layer_memory(
       model_, layer, work, schedule::layer_passes(kind, s.recompute),

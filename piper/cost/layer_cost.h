@@ -6,6 +6,7 @@
 #include <piper/cluster/cluster.h>
 #include <piper/cost/all_to_all_config.h>
 #include <piper/cost/expert_rows.h>
+#include <piper/cost/grouped_choice.h>
 #include <piper/cost/layer_memory.h>
 #include <piper/cost/prices.h>
 #include <piper/model/model.h>
@@ -116,6 +117,8 @@ class LayerCosts {
   // others are asked for.
   struct Loaded;
   const ExpertRows& rows(const strategy::Strategy& strategy);
+  SegmentWork loaded_work(int32_t layer, const strategy::Strategy& strategy, int64_t ep_index);
+  const GroupedChoice* grouped() const { return grouped_.is_measured() ? &grouped_ : nullptr; }
   // What the layer's busiest ranks do: that with most rows, that with the largest expert.
   std::vector<SegmentWork> works(int32_t layer, const strategy::Strategy& strategy);
   // `work`: of a chunk; where chunks are groups of peers, of all of them.
@@ -133,6 +136,7 @@ class LayerCosts {
   strategy::Precision precision_;
   int64_t sequence_;
   const ExpertLoad* load_;
+  GroupedChoice grouped_;
   std::shared_ptr<Loaded> loaded_;
   std::vector<size_t> type_;
   std::vector<int32_t> representative_;

@@ -7,6 +7,7 @@
 #include <piper/cost/dedup_all_to_all.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/expert_rows.h>
+#include <piper/cost/grouped_choice.h>
 #include <piper/cost/host_link.h>
 #include <piper/cost/prices.h>
 #include <piper/cost/rank_parameters.h>
@@ -49,6 +50,7 @@ class StepPricer {
         layout_(strategy),
         cluster_(cluster),
         rows_(model, strategy, load),
+        grouped_(grouped_choice_of(cluster, strategy.precision)),
         with_seconds_(asked == Asked::kAll) {
     if (!with_seconds_) return;
     ports_.emplace(cluster, participants(step.graph));
@@ -145,9 +147,13 @@ class StepPricer {
     return (int64_t{micro_batch} + 1) * layout_.num_members() + layout_.member(rank);
   }
   SegmentWork work_of(const Segment& segment, int64_t place) const {
-    if (!rows_.exact()) return rows_.work(segment.layer, place, segment.chunk);
-    return rows_.work(segment.layer, static_cast<int32_t>(place / layout_.num_members()) - 1,
-                      place % layout_.num_members(), segment.chunk);
+    SegmentWork work =
+        rows_.exact()
+            ? rows_.work(segment.layer, static_cast<int32_t>(place / layout_.num_members()) - 1,
+                         place % layout_.num_members(), segment.chunk)
+            : rows_.work(segment.layer, place, segment.chunk);
+    if (grouped_.is_measured()) work.grouped = &grouped_;
+    return work;
   }
 
   const TaskPrice& of(const Task& task) {
@@ -650,6 +656,7 @@ class StepPricer {
   const strategy::RankLayout layout_;
   const cluster::Cluster& cluster_;
   ExpertRows rows_;
+  GroupedChoice grouped_;
   std::vector<RankParameters> shards_;  // by stage
   std::vector<int64_t> optimized_;      // by stage: of its first member, which has the most
   const bool with_seconds_;

@@ -156,12 +156,12 @@ bool computes_right(const at::Device& device, at::ScalarType dtype) {
 }
 
 // Set by choose_grouped_products() alone.
-GroupedChoice& measured_choice() {
-  static GroupedChoice choice;
+cost::GroupedChoice& measured_choice() {
+  static cost::GroupedChoice choice;
   return choice;
 }
 
-ExpertsSize size_of(const ExpertsBlock& block, int64_t num_rows) {
+cost::ExpertsSize size_of(const ExpertsBlock& block, int64_t num_rows) {
   const auto experts = static_cast<double>(block.local_experts);
   return {.rows = static_cast<double>(num_rows) / experts,
           .hidden = static_cast<double>(block.down->value.size(1)),
@@ -171,7 +171,7 @@ ExpertsSize size_of(const ExpertsBlock& block, int64_t num_rows) {
 
 }  // namespace
 
-void choose_grouped_products(const GroupedChoice& choice) { measured_choice() = choice; }
+void choose_grouped_products(const cost::GroupedChoice& choice) { measured_choice() = choice; }
 
 bool try_grouped_products(const at::Device& device, at::ScalarType dtype) {
   if (device.is_cpu()) return false;

@@ -8,8 +8,8 @@
 // come out with whatever was in memory: nobody may read them.
 #pragma once
 
+#include <piper/cost/grouped_choice.h>
 #include <piper/nn/experts.h>
-#include <piper/nn/grouped_choice.h>
 
 #include <cstdint>
 #include <string>
@@ -27,7 +27,7 @@ bool try_grouped_products(const at::Device& device, at::ScalarType dtype);
 std::vector<std::string> grouped_products_found();
 
 // From now on by this choice; without one all experts are one product. While nothing computes.
-void choose_grouped_products(const GroupedChoice& choice);
+void choose_grouped_products(const cost::GroupedChoice& choice);
 
 // Whether these rows are computed by it: there are some, no expert is a copy, rows of the
 // matrices are multiples of 16 bytes, the trial went well, and the choice is so. Thread-safe.

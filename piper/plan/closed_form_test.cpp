@@ -262,6 +262,35 @@ TEST_CASE("memory: within three messages between stages of the simulation's peak
   }
 }
 
+TEST_CASE(
+    "memory where all experts are one product: the simulation's too, and more than one by one") {
+  const cluster::Cluster one_by_one = example::nodes();
+  cluster::Cluster grouped = one_by_one;
+  for (const char* name : {"expert_gemm.bf16", "expert_gemm_grouped.bf16"})
+    grouped.curves.push_back({.name = name,
+                              .unit = "flops",
+                              .axes = {"rows", "hidden", "ffn", "experts", "skew"},
+                              .points = {{{4, 8, 16, 4, 0}, 1, {.seconds = 1}}},
+                              .fit = {}});
+  const model::Model model = example::mixture(4);
+  int num_larger = 0;
+  for_each(model, kMeshes, [&](Strategy s) {
+    s.precision = strategy::Precision::kBf16;
+    const graph::Timeline timeline = simulate(model, s, grouped);
+    const std::vector<cost::StageMemory> memory = estimate(model, s, grouped).memory,
+                                         without = estimate(model, s, one_by_one).memory;
+    for (int64_t stage = 0; stage < s.mesh.pp; ++stage) {
+      CAPTURE(stage);
+      const auto i = static_cast<size_t>(stage);
+      const int64_t simulated = timeline.peak_bytes[strategy::RankLayout(s).rank(stage, 0).index()];
+      CHECK(std::abs(memory[i].total() - simulated) <=
+            3 * s.micro_batch_sequences * s.sequence * model.hidden * 2);
+      num_larger += memory[i].total() > without[i].total() ? 1 : 0;
+    }
+  });
+  CHECK(num_larger > 100);
+}
+
 TEST_CASE("ranks that share matrices: time within 2 %, 5 % with shared experts; three messages") {
   const cluster::Cluster cluster = example::nodes();
   model::Model dense = example::mixture(4);

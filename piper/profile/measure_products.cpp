@@ -68,22 +68,4 @@ std::optional<nn::ProductChoice> product_choice_of(const std::vector<cluster::Cu
       [&, next = size_t{0}](const nn::ProductClass&) mutable { return compared[next++].chosen; });
 }
 
-nn::GroupedChoice grouped_choice_of(const cluster::Cluster& cluster) {
-  const cluster::Curve* one_by_one = cluster::find_curve(cluster.curves, "expert_gemm.bf16");
-  const cluster::Curve* grouped = cluster::find_curve(cluster.curves, "expert_gemm_grouped.bf16");
-  if (cluster.kind != "gpu" || one_by_one == nullptr || grouped == nullptr) return {};
-  constexpr size_t kSizes = 4;                  // rows, hidden, ffn, experts; the skew is the fifth
-  std::map<std::vector<double>, double> gains;  // seconds
-  for (const cluster::CurvePoint& point : grouped->points) {
-    const auto other = std::ranges::find(one_by_one->points, point.at, &cluster::CurvePoint::at);
-    if (other == one_by_one->points.end() || point.at.size() <= kSizes) continue;
-    gains[{point.at.begin(), point.at.begin() + kSizes}] +=
-        other->timing.seconds - point.timing.seconds;
-  }
-  std::vector<nn::GroupedChoice::Point> points;
-  for (const auto& [at, gain] : gains)
-    points.push_back({{.rows = at[0], .hidden = at[1], .ffn = at[2], .experts = at[3]}, gain >= 0});
-  return nn::GroupedChoice(std::move(points));
-}
-
 }  // namespace piper::profile

@@ -4,7 +4,6 @@
 
 #include <piper/cluster/cluster.h>
 #include <piper/cluster/curve.h>
-#include <piper/nn/grouped_choice.h>
 #include <piper/nn/product_choice.h>
 #include <piper/profile/measure_points.h>
 
@@ -31,10 +30,5 @@ inline constexpr double kSureAdvantage = 1.15;
 // By nn::product_classes(); nothing without that curve, or where a class lacks a point.
 std::vector<ProductComparison> compared_products(const std::vector<cluster::Curve>& measured);
 std::optional<nn::ProductChoice> product_choice_of(const std::vector<cluster::Curve>& measured);
-
-// Of the two ways to compute experts in bf16 (shape_curves.h) the faster one at each size, over all
-// skews together. Nothing measured without both curves, or where they were measured on a CPU, whose
-// experts are computed one by one.
-nn::GroupedChoice grouped_choice_of(const cluster::Cluster& cluster);
 
 }  // namespace piper::profile

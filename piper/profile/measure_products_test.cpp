@@ -55,28 +55,6 @@ TEST_CASE("a class without a point, or no curve: nothing is chosen") {
   CHECK(!product_choice_of({curve}).has_value());
 }
 
-TEST_CASE("experts are one product at the sizes where that takes less time over all skews") {
-  const auto curve = [](const char* name, double even, double skewed) {
-    return cluster::Curve{.name = name,
-                          .unit = "flops",
-                          .axes = {"rows", "hidden", "ffn", "experts", "skew"},
-                          .points = {{{4, 256, 512, 8, 0}, 1, {.seconds = even}},
-                                     {{4, 256, 512, 8, 1}, 1, {.seconds = skewed}},
-                                     {{64, 256, 512, 8, 0}, 1, {.seconds = 2}}},
-                          .fit = {}};
-  };
-  cluster::Cluster cluster{.kind = "gpu"};
-  cluster.curves = {curve("expert_gemm.bf16", 3, 3), curve("expert_gemm_grouped.bf16", 1, 6)};
-  CHECK(grouped_choice_of(cluster).text() == "4 256 512 8 o, 64 256 512 8 g");
-  cluster.curves = {curve("expert_gemm.bf16", 3, 3), curve("expert_gemm_grouped.bf16", 1, 4)};
-  CHECK(grouped_choice_of(cluster).text() == "4 256 512 8 g, 64 256 512 8 g");
-  cluster.kind = "cpu";
-  CHECK_FALSE(grouped_choice_of(cluster).is_measured());
-  cluster.kind = "gpu";
-  cluster.curves.pop_back();
-  CHECK_FALSE(grouped_choice_of(cluster).is_measured());
-}
-
 TEST_CASE("a point for each class and library, and each computes its product") {
   const BenchCurve curve = product_library_curve(BenchDevice{});
   REQUIRE(curve.points.size() == (nn::has_onednn() ? 2 * nn::product_classes().size() : 0));

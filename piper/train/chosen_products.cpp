@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/cost/grouped_choice.h>
 #include <piper/nn/experts_grouped.h>
 #include <piper/nn/product.h>
 #include <piper/nn/product_onednn.h>
@@ -16,7 +17,7 @@ namespace {
 
 // Of TrainState::extra: nn::ProductChoice::text(), where the run computes by a measured choice.
 constexpr const char* kProductLibraries = "product_libraries";
-constexpr const char* kGroupedProducts = "grouped_products";  // nn::GroupedChoice::text()
+constexpr const char* kGroupedProducts = "grouped_products";  // cost::GroupedChoice::text()
 
 // What the run began with, as a choice's text; empty where it chose nothing.
 template <class Choice>
@@ -38,14 +39,14 @@ std::string choose_grouped_products(const RunContext& run, const StartingPoint& 
     return "";
   }
   const std::string text = on_first_process(run.world, "products of experts", [&]() -> std::string {
-    if (start.is_resumed()) return resumed_choice<nn::GroupedChoice>(start, kGroupedProducts);
-    return profile::grouped_choice_of(run.request.cluster).text();
+    if (start.is_resumed()) return resumed_choice<cost::GroupedChoice>(start, kGroupedProducts);
+    return cost::grouped_choice_of(run.request.cluster).text();
   });
   if (text.empty()) {
     nn::choose_grouped_products({});
     return "";
   }
-  const auto choice = nn::GroupedChoice::parse(text);
+  const auto choice = cost::GroupedChoice::parse(text);
   nn::choose_grouped_products(choice);
   run.say(
       fmt::format("experts in bf16: one product for all at {} of {} measured sizes, one by one at "

@@ -11,7 +11,7 @@ namespace piper::train {
 
 struct ChosenProducts {
   std::string libraries;  // nn::ProductChoice::text(); empty: by the rule
-  std::string grouped;    // nn::GroupedChoice::text(); empty: one product for all
+  std::string grouped;    // cost::GroupedChoice::text(); empty: one product for all
 
   // For the run that resumes from it.
   void add_to(checkpoint::TrainState& state) const;

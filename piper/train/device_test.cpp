@@ -531,7 +531,7 @@ TEST_CASE("experts are computed one by one where that was measured to be faster"
   };
   operations();  // with the trial of the grouped product, which is made once
   const int64_t grouped = operations();
-  nn::choose_grouped_products(nn::GroupedChoice(
+  nn::choose_grouped_products(cost::GroupedChoice(
       {{{.rows = 64, .hidden = 64, .ffn = 64, .experts = 4}, /*is_grouped=*/false}}));
   const int64_t one_by_one = operations();
   nn::choose_grouped_products({});

@@ -1,14 +1,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
-#include <piper/nn/grouped_choice.h>
+#include <piper/cost/grouped_choice.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <sstream>
 
-namespace piper::nn {
+namespace piper::cost {
 namespace {
 
 double apart(const ExpertsSize& a, const ExpertsSize& b) {
@@ -70,4 +71,26 @@ std::string GroupedChoice::text() const {
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
-}  // namespace piper::nn
+GroupedChoice grouped_choice_of(const cluster::Cluster& cluster) {
+  const cluster::Curve* one_by_one = cluster::find_curve(cluster.curves, "expert_gemm.bf16");
+  const cluster::Curve* grouped = cluster::find_curve(cluster.curves, "expert_gemm_grouped.bf16");
+  if (cluster.kind != "gpu" || one_by_one == nullptr || grouped == nullptr) return {};
+  constexpr size_t kSizes = 4;                  // rows, hidden, ffn, experts; the skew is the fifth
+  std::map<std::vector<double>, double> gains;  // seconds
+  for (const cluster::CurvePoint& point : grouped->points) {
+    const auto other = std::ranges::find(one_by_one->points, point.at, &cluster::CurvePoint::at);
+    if (other == one_by_one->points.end() || point.at.size() <= kSizes) continue;
+    gains[{point.at.begin(), point.at.begin() + kSizes}] +=
+        other->timing.seconds - point.timing.seconds;
+  }
+  std::vector<GroupedChoice::Point> points;
+  for (const auto& [at, gain] : gains)
+    points.push_back({{.rows = at[0], .hidden = at[1], .ffn = at[2], .experts = at[3]}, gain >= 0});
+  return GroupedChoice(std::move(points));
+}
+
+GroupedChoice grouped_choice_of(const cluster::Cluster& cluster, strategy::Precision precision) {
+  return precision == strategy::Precision::kBf16 ? grouped_choice_of(cluster) : GroupedChoice();
+}
+
+}  // namespace piper::cost

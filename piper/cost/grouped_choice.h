@@ -5,12 +5,15 @@
 // on chooses as it began.
 #pragma once
 
+#include <piper/cluster/cluster.h>
+#include <piper/strategy/strategy.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace piper::nn {
+namespace piper::cost {
 
 // Experts of a rank: their number, the mean rows of one of them, and the sizes of its matrices.
 struct ExpertsSize {
@@ -44,4 +47,12 @@ class GroupedChoice {
   std::vector<Point> points_;
 };
 
-}  // namespace piper::nn
+// Of the two ways to compute experts in bf16 (profile/shape_curves.h) the faster one at each size, over all
+// skews together. Nothing measured without both curves, or where they were measured on a CPU, whose
+// experts are computed one by one.
+GroupedChoice grouped_choice_of(const cluster::Cluster& cluster);
+// By which a step of this precision is computed there: in bf16 that; else nothing is measured, and
+// experts are computed one by one.
+GroupedChoice grouped_choice_of(const cluster::Cluster& cluster, strategy::Precision precision);
+
+}  // namespace piper::cost

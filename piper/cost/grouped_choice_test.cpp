@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/nn/grouped_choice.h>
+#include <piper/cost/grouped_choice.h>
 
-namespace piper::nn {
+namespace piper::cost {
 namespace {
 
 const GroupedChoice kChoice({{{.rows = 4, .hidden = 256, .ffn = 512, .experts = 8}, true},
@@ -34,4 +34,26 @@ TEST_CASE("a choice of experts' products is its text; nonsense is refused") {
   }
 }
 
-}  // namespace piper::nn
+TEST_CASE("experts are one product at the sizes where that takes less time over all skews") {
+  const auto curve = [](const char* name, double even, double skewed) {
+    return cluster::Curve{.name = name,
+                          .unit = "flops",
+                          .axes = {"rows", "hidden", "ffn", "experts", "skew"},
+                          .points = {{{4, 256, 512, 8, 0}, 1, {.seconds = even}},
+                                     {{4, 256, 512, 8, 1}, 1, {.seconds = skewed}},
+                                     {{64, 256, 512, 8, 0}, 1, {.seconds = 2}}},
+                          .fit = {}};
+  };
+  cluster::Cluster cluster{.kind = "gpu"};
+  cluster.curves = {curve("expert_gemm.bf16", 3, 3), curve("expert_gemm_grouped.bf16", 1, 6)};
+  CHECK(grouped_choice_of(cluster).text() == "4 256 512 8 o, 64 256 512 8 g");
+  cluster.curves = {curve("expert_gemm.bf16", 3, 3), curve("expert_gemm_grouped.bf16", 1, 4)};
+  CHECK(grouped_choice_of(cluster).text() == "4 256 512 8 g, 64 256 512 8 g");
+  cluster.kind = "cpu";
+  CHECK_FALSE(grouped_choice_of(cluster).is_measured());
+  cluster.kind = "gpu";
+  cluster.curves.pop_back();
+  CHECK_FALSE(grouped_choice_of(cluster).is_measured());
+}
+
+}  // namespace piper::cost
