@@ -2,7 +2,7 @@
 # Skips where the nvcc that is here knows no such device.
 set(missing "")
 foreach(architecture IN LISTS ARCHITECTURES)
-  file(STRINGS ${OBJECT} found LIMIT_COUNT 1 REGEX "sm_${architecture}[^0-9]?")
+  file(STRINGS ${OBJECT} found LIMIT_COUNT 1 REGEX "sm_${architecture}([^0-9]|$)")
   if(found STREQUAL "")
     list(APPEND missing ${architecture})
   endif()

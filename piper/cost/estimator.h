@@ -128,6 +128,10 @@ class Estimator {
   // work. Above `most_bytes` those of a stage that needs more than that, and perhaps not the most.
   virtual Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1,
                          double most_bytes = std::numeric_limits<double>::infinity()) = 0;
+  // The seconds of estimate() alone, where bytes take longer than they.
+  virtual double seconds(const strategy::Strategy& strategy, double imbalance = 1) {
+    return estimate(strategy, imbalance).seconds;
+  }
   // In closed form, a step for each load; loads are drawn for the strategy's ep.
   virtual SampledEstimate sampled(const strategy::Strategy& strategy,
                                   const std::vector<ExpertLoad>& loads) const = 0;

@@ -1012,6 +1012,10 @@ Estimate ExecutorEstimator::bytes(const Strategy& s, double imbalance, double mo
   return to_estimate(e);
 }
 
+double ExecutorEstimator::seconds(const Strategy& s, double imbalance) {
+  return at(s, imbalance).exact_time(s).seconds;
+}
+
 double ExecutorEstimator::bound_of_split(const Strategy& s, double imbalance) {
   return at(s, imbalance).seconds_without_states(s);
 }

@@ -95,6 +95,7 @@ class ExecutorEstimator : public Estimator {
                     double most_bytes = std::numeric_limits<double>::infinity()) override;
   Estimate bytes(const strategy::Strategy& strategy, double imbalance = 1,
                  double most_bytes = std::numeric_limits<double>::infinity()) override;
+  double seconds(const strategy::Strategy& strategy, double imbalance = 1) override;
   double bound_of_split(const strategy::Strategy& strategy, double imbalance) override;
   double least_bytes(const strategy::Strategy& strategy, double imbalance) override;
   double least_seconds(const strategy::Strategy& strategy, double imbalance) override;

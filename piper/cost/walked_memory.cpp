@@ -143,8 +143,11 @@ StageMemory walked_memory(const schedule::StepGraph& step, const StepBytes& byte
 }
 
 int64_t micro_batches_to_walk(const strategy::Strategy& s) {
+  // States that come from the host for the update are the most of a few micro-batches, not of many.
   constexpr int64_t kFew = 8;
-  if (s.schedule == strategy::PipelineSchedule::kGPipe) return std::min(s.num_micro_batches, kFew);
+  if (s.schedule == strategy::PipelineSchedule::kGPipe)
+    return strategy::offloads_optimizer(s.offload) ? s.num_micro_batches
+                                                   : std::min(s.num_micro_batches, kFew);
   // No other holds more than twice the depth, and those of a step's end add nothing.
   return std::min(s.num_micro_batches, 4 * s.mesh.pp);
 }

@@ -50,11 +50,12 @@ void let_devices_meet(const std::vector<at::Device>& devices, const PeerRuntime&
     for (const at::Device& peer : devices)
       if (device.is_cuda() && peer.is_cuda() && device.index() != peer.index() &&
           !enable(runtime, device.index(), peer.index()))
-        throw InvalidInput(
-            fmt::format("--device: {} cannot read the memory of {}, as ranks of one process do; "
-                        "start a process "
-                        "for each (piper launch -n {}), whose bytes go through the hosts' memory",
-                        device.str(), peer.str(), devices.size()));
+        throw InvalidInput(fmt::format(
+            "--device: {} cannot read the memory of {}, as ranks of one process do; name one of "
+            "them, or "
+            "train with a process for each (piper launch -n {}), whose bytes go through the hosts' "
+            "memory",
+            device.str(), peer.str(), devices.size()));
 }
 
 }  // namespace piper::executor

@@ -1,5 +1,5 @@
-// Holds the bytes of one product for all experts (cost/activation.cpp) to the allocator. It computes
-// on the CPU here, where libtorch's grouped product is a loop and needs as much.
+// Holds the bytes of one product for all experts (cost/activation.cpp) to the allocator. It
+// computes on the CPU here, where libtorch's grouped product is a loop and needs as much.
 #include <ATen/Context.h>
 #include <doctest/doctest.h>
 #include <piper/cost/activation.h>

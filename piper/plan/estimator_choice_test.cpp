@@ -135,21 +135,37 @@ TEST_CASE("screened shapes have what the search over all shapes finds") {
   }
 }
 
-TEST_CASE("of shapes of which nothing fits a few of each family are searched, the smallest") {
+TEST_CASE("the best shapes of all are searched, and a few of each family") {
   std::vector<ShapeScore> scores(100);
   for (size_t i = 0; i < scores.size(); ++i)
-    scores[i] = {.bytes = 1000 - static_cast<double>(i),
-                 .family = i % 2 == 0 ? Family::kPipeline : Family::kTensor};
-  CHECK(screened(scores) == std::vector<size_t>{99, 98, 97, 96, 95, 94, 93, 92});
+    scores[i] = {.shape = i, .family = Family::kPipeline, .bytes = 1000 - static_cast<double>(i)};
+  std::vector<size_t> taken = screened(scores);  // nothing fits: the smallest
+  REQUIRE(taken.size() == kMostScreened);
+  CHECK(taken.front() == 99);
+  CHECK(taken.back() == 36);
   scores[50].seconds = 2;
   scores[51].seconds = 1;
-  CHECK(screened(scores) == std::vector<size_t>{51, 50, 99, 98, 97, 96, 95, 94});
-  for (ShapeScore& score : scores) score.seconds = 1;
-  scores[7].family = Family::kContext;
-  scores[7].seconds = 3;
-  const std::vector<size_t> taken = screened(scores);
-  CHECK(taken.size() == kMostScreened + 1);
+  scores.push_back({.shape = 51, .family = Family::kFullySharded, .seconds = 3, .bytes = 1});
+  scores.push_back({.shape = 7, .family = Family::kFullySharded, .bytes = 2000});
+  taken = screened(scores);
+  REQUIRE(taken.size() == kMostScreened + 1);
+  CHECK((std::vector(taken.begin(), taken.begin() + 3) == std::vector<size_t>{51, 50, 99}));
   CHECK(taken.back() == 7);
+}
+
+TEST_CASE("an order of mixture layers that few shapes allow is found among many") {
+  Machine machine;
+  machine.question.cluster.kind = "gpu";
+  machine.question.cluster.numbers["measured_over_priced.experts.forward"] = 1.1;
+  machine.question.fixed.moe_schedule = strategy::MoeSchedule::kParmS1;
+  Request request = machine.request();
+  REQUIRE(screens(request));
+  const Plan few = search(request);
+  request.most_searched_gpus = 1 << 20;
+  const Plan all = search(request);
+  REQUIRE(!few.ranked.empty());
+  CHECK(few.ranked.front().strategy.moe_schedule == strategy::MoeSchedule::kParmS1);
+  CHECK(few.ranked.front().estimate.seconds == all.ranked.front().estimate.seconds);
 }
 
 // Of CPUs that share cores, of GPUs, and of GPUs whose sums of gradients take longest.

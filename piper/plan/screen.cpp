@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <tuple>
 
@@ -48,61 +47,62 @@ bool screens(const Request& r) {
   return r.has_exact_costs() && r.cluster->kind == "gpu" && r.num_devices > r.most_searched_gpus;
 }
 
-ShapeScore score_shape(const Request& r, cost::Estimator& estimator, const Strategy& shape) {
-  ShapeScore score{.family = family_of(shape)};
-  const std::optional<Strategy> with = with_schedule(r, shape);
-  if (!with) return score;
-  Strategy s = *with;
-  const double imbalance = r.imbalance_at(s.mesh.ep);
-  std::vector<int64_t> zeros;
-  for (int64_t zero = 0; zero <= 3; ++zero)
-    if (tries_zero(r, s, zero)) zeros.push_back(zero);
+std::vector<ShapeScore> scores_of(const Request& r, cost::Estimator& estimator, size_t shape,
+                                  const Strategy& strategy) {
+  const std::optional<Strategy> with = with_schedule(r, strategy);
   const std::vector<strategy::Recompute> recomputes = recomputes_of(r);
-  if (zeros.empty() || recomputes.empty()) return score;
-  // Whether it may fit; what fits with less is no faster with more.
-  const auto looks_at = [&](strategy::Recompute recompute, int64_t zero) {
-    s.recompute = recompute;
-    s.zero = zero;
-    const double bytes = estimator.least_bytes(s, imbalance);
-    const bool fits = bytes <= r.memory_limit_bytes;
-    if (bytes < score.bytes) {
-      score.bytes = bytes;
-      if (score.seconds == kInfinity) score.family = family_of(s);
-    }
-    if (!fits) return false;
-    const double seconds = estimator.least_seconds(s, imbalance);
-    if (seconds < score.seconds) {
-      score.seconds = seconds;
-      score.family = family_of(s);
-    }
-    return true;
+  if (!with || recomputes.empty()) return {};
+  const double imbalance = r.imbalance_at(with->mesh.ep);
+  // Of other schedules, and of an uneven load, less is known.
+  const auto bytes_of = [&](Strategy s) {
+    s.schedule = PipelineSchedule::k1F1B;
+    s.mesh.vpp = 1;
+    s.layers_per_stage = strategy::even_split(r.model->num_layers(), s.mesh.pp);
+    return std::max(estimator.least_bytes(s, 1), estimator.least_bytes(s, imbalance));
   };
-  for (const strategy::Offload offload : strategy::kOffloads) {
-    if (!tries_offload(r, s, offload)) continue;
-    s.offload = offload;
-    // The smallest first: where it does not fit, none does.
-    if (!looks_at(recomputes.back(), zeros.back())) continue;
-    for (const int64_t zero : zeros)
-      for (const strategy::Recompute recompute : recomputes)
-        if (looks_at(recompute, zero)) break;
-    break;
+  std::vector<ShapeScore> scores;
+  for (const bool is_sharded : {false, true}) {
+    Strategy s = *with;
+    std::vector<int64_t> zeros;
+    for (int64_t zero = 0; zero <= 3; ++zero)
+      if ((zero == 3) == is_sharded && tries_zero(r, s, zero)) zeros.push_back(zero);
+    if (zeros.empty()) continue;
+    s.zero = zeros.back();
+    ShapeScore score{.shape = shape, .family = family_of(s)};
+    const auto may_fit = [&](strategy::Recompute recompute, int64_t zero) {
+      s.recompute = recompute;
+      s.zero = zero;
+      const double bytes = bytes_of(s);
+      score.bytes = std::min(score.bytes, bytes);
+      if (bytes > r.memory_limit_bytes) return false;
+      score.seconds = std::min(score.seconds, estimator.seconds(s, imbalance));
+      return true;
+    };
+    for (const strategy::Offload offload : strategy::kOffloads) {
+      if (!tries_offload(r, s, offload)) continue;
+      s.offload = offload;
+      // About the smallest first: where it does not fit, hardly any does.
+      if (!may_fit(recomputes.back(), zeros.back())) continue;
+      for (const int64_t zero : zeros)
+        for (const strategy::Recompute recompute : recomputes)
+          if (may_fit(recompute, zero)) break;  // more of it is no faster
+      break;
+    }
+    if (score.bytes < kInfinity) scores.push_back(score);
   }
-  return score;
+  return scores;
 }
 
-std::vector<size_t> screened(std::span<const ShapeScore> scores) {
-  std::vector<size_t> order(scores.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(
-      order, {}, [&](size_t i) { return std::tuple(scores[i].seconds, scores[i].bytes); });
+std::vector<size_t> screened(std::vector<ShapeScore> scores) {
+  std::ranges::sort(scores, {}, [](const ShapeScore& of) {
+    return std::tuple(of.seconds, of.bytes, of.shape, of.family);
+  });
   std::map<Family, size_t> of_family;
   std::vector<size_t> taken;
-  for (const size_t i : order) {
-    const bool may_fit = scores[i].seconds < kInfinity;
-    if ((may_fit && taken.size() < kMostScreened) || of_family[scores[i].family] < kMostOfFamily) {
-      taken.push_back(i);
-      ++of_family[scores[i].family];
-    }
+  for (const ShapeScore& of : scores) {
+    if (taken.size() >= kMostScreened && of_family[of.family] >= kMostOfFamily) continue;
+    ++of_family[of.family];
+    if (!(std::ranges::find(taken, of.shape) != taken.end())) taken.push_back(of.shape);
   }
   return taken;
 }

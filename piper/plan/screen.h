@@ -1,8 +1,8 @@
 // Which shapes a search by exact costs looks at on many GPUs, where walking the tasks of every
 // strategy takes minutes to hours. Of each shape the plain strategies are judged by what takes no
 // walk: 1F1B (or what is fixed), an even split, every recomputation and ZeRO, and as little on the
-// host as fits; a lower bound of their bytes tells whether one fits, and their seconds are exact but
-// for sums of gradients. The best shapes of all and of each family are then searched as on few GPUs.
+// host as fits; a lower bound of their bytes, 1F1B's under an even load, tells whether one fits.
+// The best shapes of all and of each family are then searched as on few GPUs.
 #pragma once
 
 #include <piper/cost/estimator.h>
@@ -11,7 +11,6 @@
 
 #include <cstddef>
 #include <limits>
-#include <span>
 #include <vector>
 
 namespace piper::plan {
@@ -19,18 +18,19 @@ namespace piper::plan {
 // Whether a search of the request screens its shapes.
 bool screens(const Request& request);
 
+// Of a shape in one family: its strategies with ZeRO 3 are of another one than the rest.
 struct ShapeScore {
+  size_t shape = 0;  // a number
+  Family family = Family::kDataAndExperts;
   double seconds = std::numeric_limits<double>::infinity();  // of the fastest that may fit
   double bytes = std::numeric_limits<double>::infinity();    // of the smallest that was looked at
-  Family family = Family::kDataAndExperts;                   // of the one or the other
 };
-// `shape`: with its mesh, micro-batch and exchange.
-ShapeScore score_shape(const Request& request, cost::Estimator& estimator,
-                       const strategy::Strategy& shape);
+// `strategy`: with the shape's mesh, micro-batch, exchange and order of its mixture layers.
+std::vector<ShapeScore> scores_of(const Request& request, cost::Estimator& estimator, size_t shape,
+                                  const strategy::Strategy& strategy);
 
-// Numbers of those that should be searched, the best first: kMostScreened that may fit, and
-// kMostOfFamily of each family.
+// Shapes that should be searched, the best first: kMostScreened, and kMostOfFamily of each family.
 inline constexpr size_t kMostScreened = 64, kMostOfFamily = 4;
-std::vector<size_t> screened(std::span<const ShapeScore> scores);
+std::vector<size_t> screened(std::vector<ShapeScore> scores);
 
 }  // namespace piper::plan

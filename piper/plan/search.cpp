@@ -387,18 +387,24 @@ class Search {
       imbalances.push_back(r_.imbalance_at(shapes_[b.index].ep));
     }
     exchange_.choose(strategies, imbalances, num_threads_);
-    std::vector<ShapeScore> scores(strategies.size());
+    const bool is_fixed = r_.schedules_mixtures() && (r_.fixed.moe_schedule || r_.fixed.moe_chunks);
+    std::vector<std::vector<ShapeScore>> found(strategies.size());
     constexpr int64_t kAtOnce = 32;
     share_items(
-        num_threads_, (std::ssize(scores) + kAtOnce - 1) / kAtOnce,
+        num_threads_, (std::ssize(found) + kAtOnce - 1) / kAtOnce,
         [&](int64_t thread, int64_t item) {
           const auto first = static_cast<size_t>(item * kAtOnce);
-          for (size_t i = first; i < std::min(first + kAtOnce, scores.size()); ++i)
-            scores[i] = score_shape(r_, estimator(thread), strategies[i]);
+          for (size_t i = first; i < std::min(first + kAtOnce, found.size()); ++i)
+            if (Strategy& s = strategies[i];
+                !is_fixed || choose_moe_schedule(estimator(thread), r_.fixed, s, imbalances[i]))
+              found[i] = scores_of(r_, estimator(thread), i, s);
         },
-        [&](int64_t done) { show(std::min(done * kAtOnce, std::ssize(scores))); });
+        [&](int64_t done) { show(std::min(done * kAtOnce, std::ssize(found))); });
+    std::vector<ShapeScore> scores;
+    for (const std::vector<ShapeScore>& of : found)
+      scores.insert(scores.end(), of.begin(), of.end());
     std::vector<Bounded> left;
-    for (const size_t i : screened(scores)) left.push_back(bounded_[i]);
+    for (const size_t i : screened(std::move(scores))) left.push_back(bounded_[i]);
     bounded_ = std::move(left);
     is_screened_ = true;
     next_shown_ = 0;

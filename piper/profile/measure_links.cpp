@@ -3,7 +3,6 @@
 #include <piper/comm/device_transport.h>
 #include <piper/comm/local.h>
 #include <piper/executor/device_streams.h>
-#include <piper/executor/peer_access.h>
 #include <piper/executor/tensor_device_operations.h>
 #include <piper/profile/bench_device.h>
 #include <piper/profile/measure_links.h>
@@ -137,7 +136,6 @@ std::vector<cluster::Curve> measure_links(
     const LinkOptions& options, TimeShares& shares, ProfileJournal& journal,
     const std::function<void(const std::string& curve)>& after_point) {
   std::vector<cluster::Curve> curves;
-  executor::let_devices_meet(options.devices);
   for (const int64_t n : groups_of(options)) {
     comm::LocalWorld world(n);
     const auto operands = operands_of(options);

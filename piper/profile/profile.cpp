@@ -3,6 +3,7 @@
 #include <piper/base/json.h>
 #include <piper/executor/clock.h>
 #include <piper/executor/cores.h>
+#include <piper/executor/peer_access.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/nn/product.h>
 #include <piper/profile/calibrate.h>
@@ -236,6 +237,7 @@ void check(const ProfileOptions& options) {
         fmt::format("--ranks is {}, and --device names {}; allowed: as many, or no "
                     "--ranks",
                     options.num_ranks, num_devices));
+  executor::let_devices_meet(options.devices);
   PIPER_CHECK(!options.full || options.model.has_value(), "a full profile needs a model");
 }
 

@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/executor/tensor_bytes.h>
+#include <piper/nn/experts_grouped.h>
 #include <piper/nn/tensor_ops.h>
 #include <piper/profile/bench_operations.h>
 #include <piper/profile/shape_curves.h>
@@ -190,6 +191,13 @@ class Shapes {
   const ModelShapes& shapes_;
 };
 
+// A device's only where training would take it: a loop over the experts is never chosen there.
+bool may_be_grouped(const BenchDevice& device, strategy::Precision precision) {
+  if (precision == strategy::Precision::kFp64) return false;
+  return device.is_cpu() || precision != strategy::Precision::kBf16 ||
+         nn::try_grouped_products(device.device, at::kBFloat16);
+}
+
 }  // namespace
 
 int64_t experts_among(const model::Model& model, int64_t num_ranks) {
@@ -203,15 +211,16 @@ std::vector<BenchCurve> expert_curves(strategy::Precision precision, const Bench
                                       double operand_bytes) {
   const ModelShapes shapes{.model = {}, .operand_bytes = operand_bytes};
   const Shapes of(precision, device, shapes);
-  return {of.experts(false), of.experts(true)};
+  std::vector<BenchCurve> curves = {of.experts(false)};
+  if (may_be_grouped(device, precision)) curves.push_back(of.experts(true));
+  return curves;
 }
 
 std::vector<BenchCurve> shape_curves(strategy::Precision precision, const BenchDevice& device,
                                      const ModelShapes& shapes) {
   const Shapes of(precision, device, shapes);
   std::vector<BenchCurve> curves = {of.dense(), of.experts(false)};
-  const bool has_grouped = precision != strategy::Precision::kFp64;
-  if (has_grouped) curves.push_back(of.experts(true));
+  if (may_be_grouped(device, precision)) curves.push_back(of.experts(true));
   for (const bool backward : {false, true}) curves.push_back(of.attention_shapes(backward));
   for (const bool backward : {false, true}) curves.push_back(of.norm(backward));
   curves.push_back(of.routing());

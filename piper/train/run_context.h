@@ -14,7 +14,7 @@ namespace piper::train {
 // Operations beside the steps' own: a barrier before each save and, after the last step, what
 // process 0 gathers.
 inline constexpr uint64_t kBarrierKeys = uint64_t{1} << 62;
-inline constexpr uint64_t kStateKeys = kBarrierKeys + 1;
+inline constexpr uint64_t kStateKeys = kBarrierKeys + (uint64_t{1} << 58);
 inline constexpr uint64_t kGatherKeys = kBarrierKeys + (uint64_t{1} << 40);
 inline constexpr uint64_t kReplicaKeys = kBarrierKeys + (uint64_t{1} << 41);  // two a step
 inline constexpr uint64_t kWeightKeys = kBarrierKeys + (uint64_t{1} << 44);   // 2^20 a step
