@@ -226,9 +226,8 @@ void print_header(const plan::Request& r, const plan::Plan& plan,
   if (plan.num_screened_out > 0)
     fmt::print(
         "note: {} of {} shapes searched, those whose plain strategies are the fastest of all and "
-        "of "
-        "each family; on {} measured GPUs or fewer, all\n",
-        plan.num_shapes - plan.num_screened_out, plan.num_shapes, r.most_searched_gpus);
+        "of each family; on {} measured GPUs or fewer, all\n",
+        plan.num_shapes - plan.num_screened_out, plan.num_shapes, r.most_unscreened_gpus);
 }
 
 void print_load(const cost::LoadSamples& load, const model::Model& model,

@@ -923,7 +923,6 @@ std::vector<StageMemory> ExecutorEstimator::memory(const Strategy& s, double mos
   return last_memory_->stages;
 }
 
-// By what is known of them without a walk.
 std::vector<int64_t> ExecutorEstimator::fullest_first(const Strategy& s) {
   const std::vector<double> least = least_bytes_by_rank(s);
   std::vector<int64_t> ranks(least.size());

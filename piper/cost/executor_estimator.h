@@ -155,9 +155,10 @@ class ExecutorEstimator : public Estimator {
   // Of one step and rank: what its pairs take less than one after the other.
   static double saved_by_pairs(const strategy::Strategy& strategy, int64_t pp_rank,
                                const std::vector<ChunkSeconds>& chunks);
-  // Of all stages, unless one that needs more than `most_bytes` comes first.
+  // Ranks of a pipeline by what is known of their bytes without a walk: a lower bound of each.
   std::vector<int64_t> fullest_first(const strategy::Strategy& strategy);
   std::vector<double> least_bytes_by_rank(const strategy::Strategy& strategy);
+  // Of all stages, unless one that needs more than `most_bytes` comes first.
   std::vector<StageMemory> find_memory(const strategy::Strategy& strategy, double most_bytes);
   StageMemory rank_memory(const strategy::Strategy& strategy, int64_t pp_rank);
   // Of the fullest rank of the stage; of one ep index.

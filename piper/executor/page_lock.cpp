@@ -1,4 +1,4 @@
-#include <dlfcn.h>
+#include <piper/executor/loaded_function.h>
 #include <piper/executor/page_lock.h>
 
 namespace piper::executor {
@@ -11,20 +11,15 @@ struct Runtime {
   int (*forget_error)() = nullptr;
 };
 
-template <typename Function>
-bool find(Function& function, const char* name) {
-  function = reinterpret_cast<Function>(::dlsym(RTLD_DEFAULT, name));
-  return function != nullptr;
-}
-
 const Runtime& runtime() {
   static const Runtime found = [] {
     Runtime cuda, hip;
-    if (find(cuda.lock, "cudaHostRegister") && find(cuda.unlock, "cudaHostUnregister") &&
-        find(cuda.forget_error, "cudaGetLastError"))
+    if (find_loaded(cuda.lock, "cudaHostRegister") &&
+        find_loaded(cuda.unlock, "cudaHostUnregister") &&
+        find_loaded(cuda.forget_error, "cudaGetLastError"))
       return cuda;
-    if (find(hip.lock, "hipHostRegister") && find(hip.unlock, "hipHostUnregister") &&
-        find(hip.forget_error, "hipGetLastError"))
+    if (find_loaded(hip.lock, "hipHostRegister") && find_loaded(hip.unlock, "hipHostUnregister") &&
+        find_loaded(hip.forget_error, "hipGetLastError"))
       return hip;
     return Runtime{};
   }();

@@ -1,6 +1,6 @@
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/executor/loaded_function.h>
 #include <piper/executor/peer_access.h>
 
 #include <string>
@@ -10,18 +10,12 @@ namespace {
 
 constexpr int kAlreadyEnabled = 704;  // cudaErrorPeerAccessAlreadyEnabled, and HIP's
 
-template <typename Function>
-bool find(Function& function, const std::string& name) {
-  function = reinterpret_cast<Function>(::dlsym(RTLD_DEFAULT, name.c_str()));
-  return function != nullptr;
-}
-
 bool find_all(PeerRuntime& runtime, const std::string& prefix) {
-  return find(runtime.can_access, prefix + "DeviceCanAccessPeer") &&
-         find(runtime.set_device, prefix + "SetDevice") &&
-         find(runtime.get_device, prefix + "GetDevice") &&
-         find(runtime.enable, prefix + "DeviceEnablePeerAccess") &&
-         find(runtime.forget_error, prefix + "GetLastError");
+  return find_loaded(runtime.can_access, prefix + "DeviceCanAccessPeer") &&
+         find_loaded(runtime.set_device, prefix + "SetDevice") &&
+         find_loaded(runtime.get_device, prefix + "GetDevice") &&
+         find_loaded(runtime.enable, prefix + "DeviceEnablePeerAccess") &&
+         find_loaded(runtime.forget_error, prefix + "GetLastError");
 }
 
 bool enable(const PeerRuntime& runtime, int device, int peer) {
@@ -52,9 +46,8 @@ void let_devices_meet(const std::vector<at::Device>& devices, const PeerRuntime&
           !enable(runtime, device.index(), peer.index()))
         throw InvalidInput(fmt::format(
             "--device: {} cannot read the memory of {}, as ranks of one process do; name one of "
-            "them, or "
-            "train with a process for each (piper launch -n {}), whose bytes go through the hosts' "
-            "memory",
+            "them, or train with a process for each (piper launch -n {}), whose bytes go through "
+            "the hosts' memory",
             device.str(), peer.str(), devices.size()));
 }
 

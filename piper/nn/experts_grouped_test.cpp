@@ -6,6 +6,7 @@
 #include <piper/cost/grouped_choice.h>
 #include <piper/nn/counting_allocator.h>
 #include <piper/nn/experts_grouped.h>
+#include <piper/nn/measured_bytes_test.h>
 
 namespace piper::nn {
 namespace {
@@ -13,16 +14,11 @@ namespace {
 const Rank kRank(11);
 constexpr int64_t kExperts = 4, kHidden = 64, kFfn = 96, kRowsAnExpert = 50;
 
-struct Measured {
-  int64_t kept = 0, peak = 0;  // above before
-};
+using testing::Measured;
 
 template <class F>
 Measured measure(F f) {
-  reset_peak(kRank);
-  const int64_t before = live_bytes(kRank);
-  f();
-  return {live_bytes(kRank) - before, peak_bytes(kRank) - before};
+  return testing::measured_bytes(kRank, f);
 }
 
 struct Weights {

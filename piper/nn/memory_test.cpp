@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <piper/cost/activation.h>
 #include <piper/nn/counting_allocator.h>
+#include <piper/nn/measured_bytes_test.h>
 #include <piper/nn/token_routes.h>
 #include <piper/nn/whole_step.h>
 
@@ -18,17 +19,9 @@ using schedule::SegmentKind;
 
 const Rank kRank(7);
 
-struct Measured {
-  int64_t kept = 0;  // live afterwards, beyond before
-  int64_t peak = 0;  // above before
-};
-
 template <class F>
 Measured measure(F f) {
-  reset_peak(kRank);
-  const int64_t before = live_bytes(kRank);
-  f();
-  return {live_bytes(kRank) - before, peak_bytes(kRank) - before};
+  return measured_bytes(kRank, f);
 }
 
 int64_t bytes_of(const at::Tensor& t) { return static_cast<int64_t>(t.nbytes()); }

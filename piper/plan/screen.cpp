@@ -44,7 +44,7 @@ std::vector<strategy::Recompute> recomputes_of(const Request& r) {
 }  // namespace
 
 bool screens(const Request& r) {
-  return r.has_exact_costs() && r.cluster->kind == "gpu" && r.num_devices > r.most_searched_gpus;
+  return r.has_exact_costs() && r.cluster->kind == "gpu" && r.num_devices > r.most_unscreened_gpus;
 }
 
 std::vector<ShapeScore> scores_of(const Request& r, cost::Estimator& estimator, size_t shape,
@@ -102,7 +102,7 @@ std::vector<size_t> screened(std::vector<ShapeScore> scores) {
   for (const ShapeScore& of : scores) {
     if (taken.size() >= kMostScreened && of_family[of.family] >= kMostOfFamily) continue;
     ++of_family[of.family];
-    if (!(std::ranges::find(taken, of.shape) != taken.end())) taken.push_back(of.shape);
+    if (std::ranges::find(taken, of.shape) == taken.end()) taken.push_back(of.shape);
   }
   return taken;
 }

@@ -19,8 +19,9 @@
 // that. By exact costs nothing is known of a shape, and a schedule, split and recomputation is
 // passed over by its pipeline without states; then a strategy by its seconds, or by its states and
 // the more of what micro-batches in flight keep and what a layer needs, before bytes are walked.
-// Tests compare with the plain enumeration. The bounds hold because no strategy of that shape and
-// depth does less work, and the busiest stage does at least the mean.
+// On many GPUs only screened shapes are searched by exact costs (screen.h): there something better
+// may be lost. Tests compare with the plain enumeration. The bounds hold because no strategy of
+// that shape and depth does less work, and the busiest stage does at least the mean.
 //
 // Recomputation is the same on all stages, or chosen stage by stage (stage_recompute.h).
 #pragma once
@@ -91,7 +92,7 @@ struct Request {
   // Whether the estimator has this Piper's exact costs (cost/estimator.h).
   bool has_exact_costs() const { return cost::has_exact_costs(*cluster, *trainer); }
   // On more, a search by exact costs is of screened shapes (screen.h).
-  int64_t most_searched_gpus = 8;
+  int64_t most_unscreened_gpus = 8;
   // Whether the search chooses schedules of mixture layers.
   bool schedules_mixtures() const { return has_exact_costs() || trainer->schedules_mixtures; }
   // What is tried of the trainer's axes; everything where FixedAxes::offered is not asked for.
