@@ -10,6 +10,7 @@ namespace piper::cli {
 
 Run add_model(Subcommand command);
 Run add_cluster(Subcommand command);
+Run add_trainer(Subcommand command);
 Run add_plan(Subcommand command);
 Run add_map(Subcommand command);
 Run add_estimate(Subcommand command);
@@ -30,6 +31,8 @@ inline std::vector<Command> planner_commands() {
   return {
       {"model", "what a model is: parameters, FLOPs, bytes", add_model},
       {"cluster", "what a machine is: devices, levels of network, measured curves", add_cluster},
+      {"trainer", "who a plan can be priced for: what each trainer overlaps, launches and keeps",
+       add_trainer},
       {"plan", "find the strategy with the highest predicted MFU that fits, and say why", add_plan},
       {"map", "the best strategy of every model on every number of devices", add_map},
       {"estimate", "price one strategy: memory by stage, time by component", add_estimate},

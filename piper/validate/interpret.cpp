@@ -129,7 +129,7 @@ class Interpreter {
     if (holds(text_, "torchtitan")) return "torchtitan";
     if (holds(text_, "megatron-bridge") || holds(text_, "nemo"))
       return is_recent_bridge() ? "megatron-bridge-26.06" : "megatron-bridge";
-    if (holds(text_, "simumax")) return "megatron";
+    if (holds(text_, "simumax")) return "megatron-eager";
     if (holds(text_, "vtrain") || holds(text_, "korthikanti") || holds(text_, "2205.05198") ||
         holds(text_, "april2021") || holds(text_, "sc21"))
       return "megatron-2021";

@@ -169,6 +169,12 @@ TrainerProfile parse_trainer(const Json& json, const std::string& source) {
   TrainerProfile s;
   s.name = reader.text("name");
   s.description = reader.text("description", "");
+  s.use = reader.text("use", "");
+  if (const Json* published = reader.object("published")) {
+    ObjectReader of(*published, "published", &problems);
+    s.published = {of.integer("rows", 1, 1'000'000), of.number("median_error", 0, 100)};
+    of.refuse_unknown();
+  }
   if (const Json* all = reader.object("calibration"))
     s.calibration = read_calibration(*all, "calibration", &problems);
   if (const Json* by_device = reader.object("calibration_by_device"))

@@ -99,6 +99,12 @@ struct Offers {
 struct TrainerProfile {
   std::string name;
   std::string description;
+  std::string use;  // what to take it for, in a phrase
+  // Steps that others published, priced by it: how far off the median was (docs/validation.md).
+  struct Published {
+    int64_t rows = 0;
+    double median_error = 0;
+  } published;
   Offers offers;  // what a search tries under this trainer
   // --- compute ---
   Calibration calibration;                          // where the device has none of its own
