@@ -130,9 +130,11 @@ def main():
         plan = json.loads(piper(*PLAN, "--json"))
         check_document(plan)
         steps = [s["predicted"]["step_seconds"] for s in plan["strategies"]]
-        assert steps == sorted(steps) and {s["predicted"]["method"] for s in plan["strategies"]} == {"simulation"}
+        # Of those within 1 % of the fastest the best is not always the fastest.
+        assert steps[1:] == sorted(steps[1:]) and steps[0] <= 1.01 * min(steps)
+        assert {s["predicted"]["method"] for s in plan["strategies"]} == {"simulation"}
         front = [(p["step_seconds"], p["peak_bytes"]) for p in plan["pareto"]]
-        assert front[0][0] == steps[0] and front == sorted(front) and [b for _, b in front] == sorted((b for _, b in front), reverse=True)
+        assert front[0][0] == min(steps) and front == sorted(front) and [b for _, b in front] == sorted((b for _, b in front), reverse=True)
         (folder / "plan.json").write_text(json.dumps(plan))
         (folder / "map.json").write_text(piper("map", "--models", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", "8,16", "--json"))
         said = json.loads(piper("report", folder / "plan.json", "--map", folder / "map.json", "--json"))
@@ -140,7 +142,7 @@ def main():
         assert said["num_families"] == len(plan["families"])
         check_page(folder / "plan.html", plan)
         kinds = [c["what"] for c in plan["choices"]]
-        assert kinds[0].startswith("fastest") and len(kinds) > 3
+        assert kinds[0].startswith(("fastest", "best: of those within 1 %")) and len(kinds) > 3
         assert all(kind in Page((folder / "plan.html").read_text()).sections["ranked"]["words"] for kind in kinds)
         drawn = check_drawn(folder / "plan.html", folder, DRAWN)
 

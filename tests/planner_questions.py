@@ -83,12 +83,12 @@ def check_export_of_a_file():
 
 def check_schedule_of_mixtures():
     """A described machine is asked like a measured one: any schedule that this Piper runs, and no other trainer's."""
-    ask = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", 16]
+    ask = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", 16, "--trainer", "piper"]
     kept = json.loads(piper(*ask, "--tp", 2, "--moe-schedule", "parm-s1", "--json"))["strategies"]
     assert kept and all(s["moe_schedule"] == "parm-s1" and not s.get("sequence_parallel") for s in kept), kept
     open_mfu, plain_mfu = (json.loads(piper(*ask, *more, "--json"))["strategies"][0]["predicted"]["mfu"] for more in ([], ["--moe-schedule", "plain"]))
     assert open_mfu >= plain_mfu, (open_mfu, plain_mfu)
-    refused = piper(*ask, "--trainer", "megatron-core", "--moe-schedule", "chunked", code=2)
+    refused = piper(*ask[:-1], "megatron-core", "--moe-schedule", "chunked", code=2)
     assert "trainer megatron-core runs mixture layers in one piece" in refused and refused.count("\n") == 1, refused
 
 
@@ -130,9 +130,9 @@ def check_rows_are_whole():
     assert len(rows) == 2 and max(map(len, rows)) <= 90, rows
     # In place of the ranking, without --top: the best of each kind, and what all rows share once.
     choice = piper(*whole[:-2], "--ep", 16)
-    assert "against the fastest" in choice and "\nall: " in choice, choice
+    assert "against the best" in choice and "\nall: " in choice, choice
     kinds = json.loads(piper(*whole[:-2], "--json"))["choices"]
-    assert kinds[0]["what"].startswith("fastest") and len({json.dumps(c["mesh"]) for c in kinds}) > 2
+    assert kinds[0]["what"].startswith(("fastest", "best: of those within 1 %")) and len({json.dumps(c["mesh"]) for c in kinds}) > 2
     free = json.loads(piper(*whole, "--memory-margin", 0.5, "--json"))
     assert free["memory_limit_bytes"] == 0.5 * 80 * 2**30 and all(s["predicted"]["peak_bytes"] <= 0.5 * 80 * 2**30 for s in free["strategies"])
 

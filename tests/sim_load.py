@@ -16,6 +16,7 @@ from switches import FULL_COUNTS, skip_case
 
 PIPER = os.environ.get("PIPER", "build/release/piper")
 SMALL = ["--model", "piper-100m", "--cluster", "dgx-h100", "--pp", 2, "--ep", 4, "--dp", 8]
+BALANCED = ["--load", "balanced", "--samples", 1]
 
 
 def piper(*arguments, code=0):
@@ -29,8 +30,13 @@ def ask(*arguments):
 
 
 def check_loads():
-    plain = ask("sim", *SMALL)
-    assert "sampled" not in plain
+    plain = ask("sim", *SMALL, *BALANCED)
+    assert "sampled" not in plain and plain["load"] == "balanced"
+    # Where nothing is said the load is the plan's default, whose one step is what `estimate` prices.
+    usual = ask("sim", *SMALL)
+    assert "sampled" not in usual and usual["load"] == "zipf:0.1" and plain["step_seconds"] < usual["step_seconds"]
+    assert ask("estimate", *SMALL)["predicted"]["step_seconds"] == usual["step_seconds"]
+    assert "times the mean" in piper("sim", *SMALL) and "load balanced" in piper("sim", *SMALL, *BALANCED)
     for load in ("zipf:0.9", "hot-expert:3", "hot-rank:2", "drift:0.8"):
         drawn = ["--load", load, "--samples", 6, "--seed", 4]
         simulated, closed = ask("sim", *SMALL, *drawn)["sampled"], ask("estimate", *SMALL, *drawn)["under_load"]
@@ -42,7 +48,6 @@ def check_loads():
             for of, tolerance in (("step_seconds", 0.03), ("peak_bytes", 0.03)):
                 error = closed[of][figure] / simulated[of][figure] - 1
                 assert abs(error) < tolerance, (load, of, figure, error)
-    assert "balanced closed form" in piper("sim", *SMALL, *drawn) and "balanced" not in piper("sim", *SMALL)
     uniform = ask("sim", *SMALL, "--load", "uniform", "--samples", 2)["sampled"]["step_seconds"]
     assert abs(uniform["worst"] / plain["step_seconds"] - 1) < 1e-9
 
@@ -71,7 +76,7 @@ def check_traces(folder):
     made = folder / "made.csv"
     made.write_text("iter,layer," + ",".join(f"e{i}" for i in range(8)) + "\n1,0,5,5,5,5,5,5,5,5\n2,0,40,0,0,0,0,0,0,0\n")
     two = ask("sim", *SMALL, "--load", f"trace:{made}", "--samples", 2)["sampled"]["step_seconds"]
-    plain = ask("sim", *SMALL)["step_seconds"]
+    plain = ask("sim", *SMALL, *BALANCED)["step_seconds"]
     assert two["worst"] > plain and abs(2 * two["mean"] - two["worst"] - plain) < 1e-6 * plain
     packed = folder / "made.csv.gz"
     packed.write_bytes(gzip.compress(made.read_bytes()))
@@ -102,10 +107,10 @@ def check_traces(folder):
         assert abs(closed["step_seconds"][figure] / simulated["step_seconds"][figure] - 1) < 0.03
     for file in (*trace.parent.glob("*per_rank*.csv.gz"), *trace.parent.glob("*expert_counts.json")):
         estimated = ask("estimate", *model[:-4], "--load", f"trace:{file}", "--samples", 4)["under_load"]
-        assert estimated["step_seconds"]["worst"] > ask("estimate", *model[:-4])["predicted"]["step_seconds"], file
+        assert estimated["step_seconds"]["worst"] > ask("estimate", *model[:-4], *BALANCED)["predicted"]["step_seconds"], file
         print("sim_load:", file.name, estimated.get("load_note", ""))
     print("sim_load: measured trace:", {k: round(v, 4) for k, v in simulated["step_seconds"].items()},
-          "balanced:", round(ask("sim", *model[:-4])["step_seconds"], 4))
+          "balanced:", round(ask("sim", *model[:-4], *BALANCED)["step_seconds"], 4))
 
 
 def check_plan(folder):
@@ -114,13 +119,16 @@ def check_plan(folder):
         for statistic in statistics if FULL_COUNTS else statistics[:1]:
             strategies = ask(*model, *more, "--load", "zipf:0.4", "--samples", 6, "--for", statistic)["strategies"]
             under = [s["predicted"]["under_load"]["step_seconds"][statistic] for s in strategies]
-            assert len(under) > 4 and under == sorted(under)
-    # Over every axis an even load changes nothing, and what an uneven one costs is what `estimate` says.
-    small = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", 16, "--global-batch", 64, "--ep", 8]
-    plain, even, hot = (ask(*small, *load) for load in ([], ["--load", "uniform"], ["--load", "hot-rank:2", "--samples", 3]))
-    best = [answer["strategies"][0]["predicted"] for answer in (plain, even, hot)]
-    assert best[0]["step_seconds"] == best[1]["step_seconds"] == best[1]["under_load"]["step_seconds"]["worst"] < best[2]["step_seconds"]
-    assert abs(hot["imbalance_by_ep"]["8"]["p95"] - 2) < 1e-12
+            # The first is the best of those within 1 % of the fastest.
+            assert len(under) > 4 and under[1:] == sorted(under[1:]) and under[0] <= 1.01 * min(under)
+    # What an uneven load costs is what `estimate` says.
+    small = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", 16, "--global-batch", 64, "--ep", 8, "--trainer", "piper"]
+    even, usual, hot = (ask(*small, *load) for load in (["--load", "balanced"], [], ["--load", "hot-rank:2", "--samples", 3]))
+    best = [answer["strategies"][0]["predicted"] for answer in (even, usual, hot)]
+    assert best[0]["step_seconds"] < best[1]["step_seconds"] < best[2]["step_seconds"]
+    assert [answer["load"] for answer in (even, usual, hot)] == ["balanced", "zipf:0.1", "hot-rank:2"] == [b["load"] for b in best]
+    assert [b["heavy_load"]["load"] for b in best] == ["zipf:0.3"] * 3
+    assert abs(hot["imbalance_by_ep"]["8"] - 2) < 1e-12
     same = ask(*small, "--imbalance", 2)["strategies"][0]["predicted"]["step_seconds"]
     assert abs(best[2]["step_seconds"] / same - 1) < 1e-9
     (folder / "hot.json").write_text(json.dumps(hot["strategies"][0]))
@@ -133,7 +141,6 @@ def check_plan(folder):
     assert "leave out --imbalance" in piper(*small, "--load", "zipf:1", "--imbalance", 2, code=2)
     assert "give --load too" in piper(*model, "--for", "p95", code=2)
     assert "allowed: mean, p95, worst" in piper(*model, "--load", "zipf:1", "--for", "p96", code=2)
-    assert "--load ranks one plan" in piper(*model[:-2], "--load", "zipf:1", "--min-devices", code=2)
 
 
 def check_scatter(folder):

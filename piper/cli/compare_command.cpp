@@ -26,7 +26,7 @@ namespace {
 using report::Align;
 
 struct Flags {
-  std::string a, b, model, cluster, trainer;
+  std::string a, b, model, cluster, trainer, load;
   std::vector<std::string> ignore;
   bool json = false;
 };
@@ -34,10 +34,12 @@ struct Flags {
 struct Side {
   Priced priced;
   cost::TrainerProfile trainer;
+  cost::LoadDistribution load;
   plan::Prediction prediction;
 };
 
-Side side_of(const Flags& flags, const std::string& file) {
+// `first`: by whose trainer and load the second side is priced too; null for the first.
+Side side_of(const Flags& flags, const std::string& file, const Side* first) {
   StrategyFlags strategy;
   strategy.model = flags.model;
   strategy.ignore = flags.ignore;
@@ -45,10 +47,17 @@ Side side_of(const Flags& flags, const std::string& file) {
   strategy.cluster = flags.cluster;
   Side side{.priced = priced_from_flags(strategy)};
   const Priced& p = side.priced;
-  side.trainer = trainer_of(flags.trainer, p.strategy);
+  if (first == nullptr) {
+    side.trainer = trainer_of(flags.trainer, p.strategy, p.cluster);
+    side.load = load_of(flags.load, p.strategy);
+  } else {
+    side.trainer = first->trainer;
+    side.load = first->load;
+  }
   const std::unique_ptr<cost::Estimator> estimator =
       cost::make_estimator_of(p.strategy, p.model, p.cluster, side.trainer);
-  side.prediction = plan::predict(*estimator, p.model, p.cluster, p.strategy);
+  side.prediction = plan::predict(*estimator, p.model, p.cluster, p.strategy,
+                                  imbalance_of(side.load, p.strategy, p.model));
   return side;
 }
 
@@ -193,6 +202,7 @@ Json to_json(const Side& side) {
   return {{"model", side.priced.model.name},
           {"cluster", side.priced.cluster.name},
           {"strategy", strategy::to_json(strategy)},
+          {"load", side.load.text},
           {"predicted", plan::to_json(side.prediction, side.priced.model, strategy, side.trainer)}};
 }
 
@@ -206,8 +216,28 @@ std::string different_work(const Side& a, const Side& b) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
+// Where the second was planned for another trainer or load than both are priced by.
+std::vector<std::string> planned_otherwise(const Flags& flags, const Side& a, const Side& b) {
+  std::vector<std::string> lines;
+  const strategy::Strategy& s = b.priced.strategy;
+  if (const auto own = trainer_of("", s);
+      flags.trainer.empty() && own && own->name != a.trainer.name)
+    lines.push_back(fmt::format("{} was planned for the trainer '{}'; --trainer prices both by it",
+                                flags.b, own->name));
+  if (const std::string own = load_of("", s).text; flags.load.empty() && own != a.load.text)
+    lines.push_back(
+        fmt::format("{} was planned for load {}; --load prices both by it", flags.b, own));
+  return lines;
+}
+
 int run(const Flags& flags) {
-  const Side a = side_of(flags, flags.a), b = side_of(flags, flags.b);
+  const Side a = side_of(flags, flags.a, nullptr), b = side_of(flags, flags.b, &a);
+  if (!flags.json) {
+    const std::string load = a.priced.model.num_moe_layers() > 0 ? ", load " + a.load.text : "";
+    fmt::print("both priced as the trainer '{}' would run them{}\n", a.trainer.name, load);
+    for (const std::string& line : planned_otherwise(flags, a, b)) fmt::print("{}\n", line);
+    fmt::print("\n");
+  }
   if (const std::string different = different_work(a, b); !different.empty() && !flags.json)
     fmt::print("more than the strategy differs: {}; times compare by the token\n\n", different);
   if (flags.json)
@@ -229,7 +259,12 @@ Run add_compare(Subcommand command) {
   add_ignore_flag(command, flags->ignore);
   command.add_option("--cluster", flags->cluster,
                      "built-in name or file; prices both (default: what each file names)");
-  add_trainer_flag(command, flags->trainer, kAsItsFile);
+  add_trainer_flag(command, flags->trainer,
+                   " (of both; what the first file says, else as piper plan)");
+  command
+      .add_option("--load", flags->load,
+                  "load of the experts, of both (what the first file says, else as piper plan)")
+      .type_name("LOAD");
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };
 }

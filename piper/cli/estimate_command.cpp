@@ -70,7 +70,9 @@ PaperForm paper_form(const Flags& flags, const Priced& priced) {
 struct Answer {
   Priced priced;
   cost::TrainerProfile trainer;
+  cost::LoadDistribution load;
   plan::Prediction prediction;
+  plan::LoadedStep heavy;  // under cost::kHeavyLoad
   std::vector<cluster::Outside> outside;
   std::optional<PaperForm> paper;  // of the axes that the paper has
   std::optional<SampledSteps> sampled;
@@ -103,6 +105,14 @@ Json to_json(const Flags& flags, const Answer& a) {
                       strategy.schedule == strategy::PipelineSchedule::kGPipe ? "eq. 3" : "eq. 4"},
                      {"all_to_all_seconds", a.paper->all_to_all_seconds},
                      {"alpha", a.paper->alpha}};
+  if (a.priced.model.num_moe_layers() > 0) {
+    json["predicted"]["load"] = a.load.text;
+    json["predicted"]["heavy_load"] = {
+        {"load", cost::kHeavyLoad},
+        {"step_seconds", a.heavy.seconds},
+        {"peak_bytes", a.heavy.peak_bytes},
+        {"fits", memory_fit(a.priced.cluster, a.heavy.peak_bytes, 0).fits()}};
+  }
   if (a.sampled) json["under_load"] = to_json(flags.load, *a.sampled);
   add_to(json, a.fit());
   return json;
@@ -184,8 +194,14 @@ void print_text(const Flags& flags, const Answer& a) {
              plan::describe(s), run_by(a.trainer, a.prediction.estimate.exact != nullptr));
   for (const std::string& line : strategy::untrainable(a.priced.model, s))
     fmt::print("not for this Piper's executor: {}\n", line);
+  if (const std::string words = in_words(a.load, s, a.priced.model); !words.empty())
+    fmt::print("{}\n", words);
   print_prediction(a.prediction);
   fmt::print("{}", to_text(a.fit()));
+  if (a.priced.model.num_moe_layers() > 0)
+    fmt::print("at load {}: step {}, memory {}{}\n", cost::kHeavyLoad,
+               format_seconds(a.heavy.seconds), format_bytes(a.heavy.peak_bytes),
+               memory_fit(a.priced.cluster, a.heavy.peak_bytes, 0).fits() ? "" : ", does not fit");
   print_stages(a.prediction);
   print_mfu(a);
   if (a.paper) print_paper(s, *a.paper);
@@ -193,12 +209,20 @@ void print_text(const Flags& flags, const Answer& a) {
     fmt::print("outside of what was measured (the nearest edge holds): {}\n",
                cluster::to_text(a.outside));
   if (a.sampled)
-    fmt::print("\n{}", to_text(fmt::format("load {}, {} samples (closed form; above: balanced)",
-                                           flags.load.load, flags.load.num_samples),
+    fmt::print("\n{}", to_text(fmt::format("load {}, {} samples (closed form)", flags.load.load,
+                                           flags.load.num_samples),
                                *a.sampled));
 }
 
-// The closed form under every sample of the load.
+// What was simulated is by as much slower than the closed form under the other load.
+plan::LoadedStep heavy_of(cost::Estimator& estimator, const Priced& p,
+                          const plan::Prediction& prediction) {
+  const cost::LoadDistribution load = cost::parse_load(cost::kHeavyLoad);
+  const cost::Estimate e = estimator.estimate(p.strategy, imbalance_of(load, p.strategy, p.model));
+  return {e.seconds * (prediction.step_seconds / prediction.estimate.seconds), e.peak_bytes};
+}
+
+// The closed form under every sample of --load.
 std::optional<SampledSteps> under_load(const Flags& flags, const Priced& priced,
                                        cost::Estimator& estimator) {
   const std::optional<cost::LoadDistribution> load = load_of(flags.load);
@@ -214,12 +238,15 @@ std::optional<SampledSteps> under_load(const Flags& flags, const Priced& priced,
 int run(const Flags& flags) {
   Answer a{.priced = priced_from_flags(flags.strategy)};
   const Priced& p = a.priced;
-  a.trainer = trainer_of(flags.trainer, p.strategy);
+  a.trainer = trainer_of(flags.trainer, p.strategy, p.cluster);
+  a.load = load_of(flags.load.load, p.strategy);
+  const double imbalance = imbalance_of(a.load, p.strategy, p.model);
   const std::unique_ptr<cost::Estimator> estimator =
       cost::make_estimator_of(p.strategy, p.model, p.cluster, a.trainer);
   a.sampled = under_load(flags, p, *estimator);
-  a.prediction = plan::predict(*estimator, p.model, p.cluster, p.strategy);
-  a.outside = estimator->outside_measured({p.strategy}, 1);
+  a.prediction = plan::predict(*estimator, p.model, p.cluster, p.strategy, imbalance);
+  a.heavy = heavy_of(*estimator, p, a.prediction);
+  a.outside = estimator->outside_measured({p.strategy}, imbalance);
   if (strategy::not_runnable(p.strategy).empty()) a.paper = paper_form(flags, p);
   if (flags.json)
     std::cout << to_json(flags, a).dump(2) << "\n";

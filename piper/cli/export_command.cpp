@@ -54,23 +54,12 @@ StrategyFlags completed(const Flags& flags) {
   return f;
 }
 
-// Nothing where the plan was made for a profile that is a file, which nobody names.
-std::optional<cost::TrainerProfile> priced_by(const std::string& flag,
-                                              const strategy::Strategy& strategy) {
-  try {
-    return trainer_of(flag, strategy);
-  } catch (const InvalidInput&) {
-    if (!flag.empty()) throw;
-    return std::nullopt;
-  }
-}
-
 int run(const Flags& flags) {
   const exporting::Trainer trainer = target_of(flags.to);
   const StrategyFlags of = completed(flags);
   const model::Model model = read_model(of.model, of.ignore);
   const strategy::Strategy strategy = strategy_from_flags(of, model);
-  const std::optional<cost::TrainerProfile> priced = priced_by(flags.trainer, strategy);
+  const std::optional<cost::TrainerProfile> priced = trainer_of(flags.trainer, strategy);
   const exporting::Exported exported =
       exporting::export_strategy(trainer, model, strategy, priced ? &*priced : nullptr);
   const bool works = exported.cannot.empty();

@@ -11,8 +11,8 @@ namespace piper::cli {
 void add_load_flags(Subcommand command, LoadFlags& flags) {
   command
       .add_option("--load", flags.load,
-                  "load of the experts: uniform, zipf:S, hot-expert:F, hot-rank:F, drift:S or "
-                  "trace:FILE (balanced)")
+                  "load of the experts: balanced, zipf:S, hot-expert:F, hot-rank:F, drift:S or "
+                  "trace:FILE (what the strategy's file says, else zipf:0.1)")
       .type_name("LOAD");
   command.add_option("--samples", flags.num_samples, "steps drawn of what is random")
       .check(integer_in(1, int64_t{100'000}))
@@ -65,7 +65,7 @@ Json to_json(const cost::MeanP95Worst& spread) {
 }
 
 Json to_json(const LoadFlags& flags, const SampledSteps& sampled) {
-  Json json{{"load", flags.load.empty() ? "uniform" : flags.load},
+  Json json{{"load", flags.load.empty() ? "balanced" : flags.load},
             {"num_samples", sampled.seconds.size()},
             {"seed", flags.seed},
             {"step_seconds", to_json(cost::spread_of(sampled.seconds))},

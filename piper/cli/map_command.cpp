@@ -9,6 +9,7 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/model/import.h>
+#include <piper/plan/ranking.h>
 #include <piper/report/progress.h>
 #include <piper/report/strategy_map.h>
 #include <piper/report/table.h>
@@ -22,7 +23,7 @@ namespace {
 struct Flags {
   std::vector<std::string> models, ignore;
   std::vector<int64_t> devices;
-  std::string cluster, precision, trainer = "piper", out;
+  std::string cluster, precision, trainer, load, out;
   int64_t sequence = 0, batch_per_device = 0, threads = 0;
   bool json = false;
 };
@@ -60,7 +61,7 @@ Answer answer(const plan::Request& request) {
   plan::Plan plan;
   try {
     plan = plan::search(request);
-    plan::simulate_ranked(request, plan);
+    plan::rank(request, plan);
   } catch (
       const InvalidInput& error) {  // of this model on so many devices: the others still answer
     a.cell.why_not = fmt::format("nothing divides: {}", error.what());
@@ -96,7 +97,8 @@ PlanQuestion question_of(const Flags& flags) {
   q.asked.sequence = flags.sequence;
   if (!flags.precision.empty())
     q.asked.precision = parse_word<strategy::Precision>("--precision", flags.precision);
-  q.trainer = flags.trainer;
+  q.trainer = trainer_of(flags.trainer, q.asked.cluster);
+  if (!flags.load.empty()) q.asked.load = cost::LoadSamples{.load = cost::parse_load(flags.load)};
   q.top = 1;
   q.asked.num_threads = flags.threads;
   return q;
@@ -123,12 +125,12 @@ void print_map(const report::StrategyMap& map) {
 }
 
 Json facts_json(const report::StrategyMap& map, const PlanQuestion& q) {
-  return {{"cluster", map.cluster}, {"trainer", q.trainer}, {"devices", map.devices}};
+  return {{"cluster", map.cluster}, {"trainer", q.trainer.name}, {"devices", map.devices}};
 }
 
 int run(const Flags& flags) {
   PlanQuestion q = question_of(flags);
-  const cost::TrainerProfile trainer = cost::load_trainer(q.trainer);
+  const cost::TrainerProfile& trainer = q.trainer;
   std::vector<model::Model> models;
   for (const std::string& name : flags.models) models.push_back(read_model(name, flags.ignore));
   report::StrategyMap map{.cluster = q.asked.cluster.name, .devices = flags.devices};
@@ -157,6 +159,7 @@ int run(const Flags& flags) {
   bar.finish();
   map.facts = {{"devices", q.asked.cluster.device},
                {"trainer", trainer.name},
+               {"load", flags.load.empty() ? cost::kDefaultLoad : flags.load},
                {"batch", flags.batch_per_device > 0
                              ? fmt::format("{} sequences a device", flags.batch_per_device)
                              : "as piper plan takes it"},
@@ -193,7 +196,9 @@ Run add_map(Subcommand command) {
                   "sequences of a step for each device (default: as piper plan)")
       .check(integer_in(1, int64_t{1} << 20));
   command.add_option("--precision", flags->precision, "fp32, bf16, fp64, fp8, mxfp8 or nvfp4");
-  add_trainer_flag(command, flags->trainer).show_default();
+  add_trainer_flag(command, flags->trainer, " (as piper plan)");
+  command.add_option("--load", flags->load, "load of the experts (as piper plan)")
+      .type_name("LOAD");
   add_threads_flag(command, flags->threads);
   command.add_option("--out", flags->out, "write the map as one HTML page").check(writable_file());
   command.add_flag("--json", flags->json, "print the map as JSON");

@@ -7,12 +7,14 @@
 #include <piper/cli/plan_answer.h>
 #include <piper/cli/plan_insight.h>
 #include <piper/cli/prediction_table.h>
+#include <piper/cli/runners.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cost/mfu.h>
 #include <piper/model/count.h>
 #include <piper/model/trainable.h>
 #include <piper/plan/excluded.h>
 #include <piper/plan/moe_schedule_axis.h>
+#include <piper/plan/ranking.h>
 #include <piper/plan/reduction_axis.h>
 #include <piper/plan/shapes.h>
 #include <piper/plan/threads.h>
@@ -61,6 +63,10 @@ void print_rows(report::Table table, const Words& words) {
   fmt::print("\n{}", report::to_text(table));
 }
 
+bool fits(const plan::Request& r, const plan::LoadedStep& step) {
+  return step.peak_bytes <= r.memory_limit_bytes;
+}
+
 void print_ranking(const plan::Request& r, const std::vector<Candidate>& ranked, int64_t top) {
   std::vector<const Candidate*> list;
   for (const Candidate& c : ranked)
@@ -70,8 +76,6 @@ void print_ranking(const plan::Request& r, const std::vector<Candidate>& ranked,
   table.columns = {{"", Align::kRight},       {"strategy"},
                    {"MFU", Align::kRight},    {"step", Align::kRight},
                    {"memory", Align::kRight}, {"bubble", Align::kRight}};
-  const bool all_run = r.fixed.runnable;
-  if (!all_run) table.columns.push_back({"runs here"});
   const bool loaded = list.front()->under_load.has_value();
   if (loaded)
     for (const char* what : {"mean", "p95", "worst", "memory p95"})
@@ -82,9 +86,6 @@ void print_ranking(const plan::Request& r, const std::vector<Candidate>& ranked,
                           format_percent(prediction_of(r, c).mfu), format_seconds(c.step_seconds()),
                           format_bytes(c.estimate.peak_bytes),
                           format_percent(c.time().bubble / c.step_seconds())});
-    if (!all_run)
-      table.rows.back().push_back(strategy::untrainable(*r.model, c.strategy).empty() ? "yes"
-                                                                                      : "no");
     if (!loaded || !c.under_load) continue;
     for (const double seconds :
          {c.under_load->seconds.mean, c.under_load->seconds.p95, c.under_load->seconds.worst})
@@ -101,14 +102,21 @@ void print_choices(const plan::Request& r, const std::vector<plan::Choice>& choi
   const Words words = words_of(list);
   report::Table table;
   table.columns = {
-      {"strategy"},   {"MFU", Align::kRight}, {"step", Align::kRight}, {"memory", Align::kRight},
-      {"what it is"}, {"against the fastest"}};
+      {"strategy"}, {"MFU", Align::kRight}, {"step", Align::kRight}, {"memory", Align::kRight}};
+  if (best.heavy) table.columns.push_back({fmt::format("at {}", cost::kHeavyLoad), Align::kRight});
+  table.columns.push_back({"what it is"});
+  table.columns.push_back({"against the best"});
   for (size_t i = 0; i < choices.size(); ++i) {
     const Candidate& c = choices[i].candidate;
     const bool is_best = plan::describe(c.strategy) == plan::describe(best.strategy);
     table.rows.push_back({words.own[i], format_percent(prediction_of(r, c).mfu),
-                          format_seconds(c.step_seconds()), format_bytes(c.estimate.peak_bytes),
-                          choices[i].what, is_best ? "" : plan::trade_of(best, c)});
+                          format_seconds(c.step_seconds()), format_bytes(c.estimate.peak_bytes)});
+    if (best.heavy)
+      table.rows.back().push_back(!c.heavy            ? ""
+                                  : fits(r, *c.heavy) ? format_seconds(c.heavy->seconds)
+                                                      : "does not fit");
+    table.rows.back().push_back(choices[i].what);
+    table.rows.back().push_back(is_best ? "" : plan::trade_of(best, c));
   }
   print_rows(std::move(table), words);
 }
@@ -129,22 +137,6 @@ std::vector<Candidate> thinned(const std::vector<Candidate>& front, size_t most)
   std::vector<Candidate> out;
   for (size_t i = 0; i < most; ++i) out.push_back(front[i * (front.size() - 1) / (most - 1)]);
   return out;
-}
-
-// With what the samples of the load come to.
-Json ranked_json(const PlanQuestion& q, const plan::Request& r, const Candidate& c) {
-  Json json = priced_json(r, c);
-  const std::optional<cost::LoadSamples>& load = q.asked.load;
-  if (load && c.under_load)
-    json["predicted"]["under_load"] = {{"load", load->load.text},
-                                       {"num_samples", load->num_samples},
-                                       {"seed", load->seed},
-                                       {"step_seconds", to_json(c.under_load->seconds)},
-                                       {"peak_bytes", to_json(c.under_load->peak_bytes)}};
-  if (load && c.under_load && c.under_load->rebalancing)
-    json["predicted"]["under_load"]["rebalance"] =
-        to_json(load->rebalance, *c.under_load->rebalancing);
-  return json;
 }
 
 // What the prices that are shown lean on.
@@ -230,17 +222,27 @@ void print_header(const plan::Request& r, const plan::Plan& plan,
         plan.num_shapes - plan.num_screened_out, plan.num_shapes, r.most_unscreened_gpus);
 }
 
-void print_load(const cost::LoadSamples& load, const model::Model& model,
-                const plan::Imbalances& imbalances) {
-  const char* statistic = cost::name(load.statistic);
-  fmt::print(
-      "ranked by the {} of {} samples of load {}, MFU, step and memory at it; rows of the busiest "
-      "expert rank over the mean, {}, by ep:",
-      statistic, load.num_samples, load.load.text, statistic);
-  for (const auto& [ep, imbalance] : plan::statistic_of(imbalances, load.statistic))
-    fmt::print("{} {}: {:.2f}", ep == imbalances.begin()->first ? "" : ",", ep, imbalance);
-  fmt::print("\n");
-  if (const std::string note = cost::stretch_of(load.load, model); !note.empty())
+void print_load(const PlanQuestion& q, const plan::Request& r, const plan::Plan& plan) {
+  if (!r.load) {
+    if (r.model->num_moe_layers() > 0)
+      fmt::print("load balanced: every expert gets the same rows\n");
+    return;
+  }
+  const cost::LoadDistribution& load = r.load->load;
+  if (!plan.ranked.empty()) {
+    const int64_t ep = plan.ranked.front().strategy.mesh.ep;
+    fmt::print(
+        "load {}: MFU, step and memory are at what the busiest rank is expected to have, {:.2f} "
+        "times the mean at the best plan's ep {}; of {} drawn steps 95 % fit\n",
+        load.text, r.imbalance_at(ep), ep, r.load->num_samples);
+  }
+  if (q.explain || q.asked.load) {
+    fmt::print("rows of the busiest expert rank over the mean, by ep:");
+    for (const auto& [ep, imbalance] : r.imbalance_by_ep)
+      fmt::print("{} {}: {:.2f}", ep == r.imbalance_by_ep.begin()->first ? "" : ",", ep, imbalance);
+    fmt::print("\n");
+  }
+  if (const std::string note = cost::stretch_of(load, *r.model); !note.empty())
     fmt::print("note: {}\n", note);
 }
 
@@ -265,8 +267,8 @@ void print_plan(const PlanQuestion& q, const PlanAnswer& answer) {
     return print_excluded(plan::excluded_degrees(r));
   }
   const Candidate& best = plan.ranked.front();
-  // Under a load, and on nodes, the ranking is by more than the choices know.
-  if (q.lists_ranking || q.asked.load || q.allocation)
+  // On nodes the ranking is by more than the choices know.
+  if (q.lists_ranking || q.allocation)
     print_ranking(r, plan.ranked, q.top);
   else
     print_choices(r, answer.choices, best);
@@ -277,10 +279,22 @@ void print_plan(const PlanQuestion& q, const PlanAnswer& answer) {
       format_bytes(best.estimate.fullest.weights_and_gradients + best.estimate.fullest.optimizer),
       format_bytes(best.estimate.fullest.activations), format_bytes(best.estimate.fullest.working),
       format_bytes(best.estimate.fullest.fixed));
-  fmt::print("MFU = {}\n", cost::kMfuFormula);
-  if (const auto outside = outside_of(q, r, plan); !outside.empty())
-    fmt::print("outside of what was measured (the nearest edge holds): {}\n",
-               cluster::to_text(outside));
+  if (best.heavy)
+    fmt::print("at load {}: step {}, memory {}, {}\n", cost::kHeavyLoad,
+               format_seconds(best.heavy->seconds), format_bytes(best.heavy->peak_bytes),
+               fits(r, *best.heavy) ? "which fits" : "which does not fit");
+  const plan::Prediction prediction = prediction_of(r, best);
+  const auto devices = static_cast<double>(r.num_devices);
+  fmt::print("{} tokens/s and {} a device\n", format_count(prediction.tokens_per_second / devices),
+             format_flops_per_second(prediction.step_flops / prediction.step_seconds / devices));
+  if (q.run_cost.is_asked()) fmt::print("{}\n", to_text(q.run_cost, prediction, r.num_devices));
+  if (const int64_t modules = r.model->num_next_token_layers; modules > 0)
+    fmt::print(
+        "left out: {} of multi-token prediction, which {} trains with; piper estimate "
+        "--mtp-depth {} prices {}\n",
+        modules == 1 ? "the module" : fmt::format("{} modules", modules), r.model->name, modules,
+        modules == 1 ? "it" : "them");
+  fmt::print("who can run it: {}\n", in_words(runners_of(*r.model, best.strategy)));
   if (const auto lacking = model::untrainable(*r.model, r.sequence); !lacking.empty())
     fmt::print("this Piper does not train the model:\n  {}\n", fmt::join(lacking, "\n  "));
   else if (const auto lacks = strategy::not_runnable(best.strategy, *r.model); !lacks.empty())
@@ -297,17 +311,19 @@ void print_plan(const PlanQuestion& q, const PlanAnswer& answer) {
     if (const std::string order = moe_schedule_of(r, best.strategy); !order.empty())
       fmt::print("{}\n", order);
     print_excluded(plan::excluded_degrees(r));
+    fmt::print("MFU = {}\n", cost::kMfuFormula);
+    if (const auto outside = outside_of(q, r, plan); !outside.empty())
+      fmt::print("outside of what was measured (the nearest edge holds): {}\n",
+                 cluster::to_text(outside));
   } else {
-    fmt::print(
-        "--explain: the best of each family, why it lost, what would revive it, the front of speed "
-        "and memory, what other exchanges would cost, and which degrees divide nothing\n");
+    fmt::print("--explain says why the others lost\n");
   }
 }
 
 }  // namespace
 
 Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
-  const auto& [r, defaults, plan, choices, imbalances] = answer;
+  const auto& [r, defaults, plan, choices] = answer;
   Json json{{"model", r.model->name},
             {"cluster", r.cluster->name},
             {"trainer", r.trainer->name},
@@ -326,13 +342,13 @@ Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
     json["defaults"][d.name] = {{"value", d.value}, {"why", d.why}};
   json["strategies"] = Json::array();
   for (const Candidate& c : plan.ranked)
-    if (std::ssize(json["strategies"]) < q.top) json["strategies"].push_back(ranked_json(q, r, c));
-  if (q.asked.load)
-    if (const std::string note = cost::stretch_of(q.asked.load->load, *r.model); !note.empty())
+    if (std::ssize(json["strategies"]) < q.top) json["strategies"].push_back(priced_json(r, c));
+  json["load"] = r.load ? r.load->load.text : "balanced";
+  if (r.load)
+    if (const std::string note = cost::stretch_of(r.load->load, *r.model); !note.empty())
       json["load_note"] = note;
-  if (q.asked.load)
-    for (const auto& [ep, values] : imbalances)
-      json["imbalance_by_ep"][std::to_string(ep)] = to_json(cost::spread_of(values));
+  for (const auto& [ep, imbalance] : r.imbalance_by_ep)
+    json["imbalance_by_ep"][std::to_string(ep)] = imbalance;
   json["outside_measured"] = cluster::to_json(outside_of(q, r, plan));
   json["choices"] = Json::array();
   for (const plan::Choice& choice : choices) {
@@ -368,6 +384,9 @@ Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
                                 {"smallest_change", e.smallest_change}});
   if (plan.ranked.empty()) return json;
   const strategy::Strategy& best = plan.ranked.front().strategy;
+  json["num_next_token_layers_left_out"] = r.model->num_next_token_layers;
+  if (q.run_cost.is_asked())
+    json["run"] = to_json(q.run_cost, prediction_of(r, plan.ranked.front()), r.num_devices);
   if (const std::string reduction = reduction_of(r, best); !reduction.empty())
     json["reduction"] = reduction;
   if (const std::string start = reduction_start_of(r, best); !start.empty())
@@ -379,13 +398,12 @@ Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
 }
 
 void print_plan_answer(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
-  print_header(answer.request, answer.plan, answer.defaults, seconds);
-  if (q.asked.load) {
-    print_load(*q.asked.load, *answer.request.model, answer.imbalances);
-    if (const auto& best = answer.plan.ranked;
-        !best.empty() && best.front().under_load && best.front().under_load->rebalancing)
-      print_rebalancing(*q.asked.load, best.front());
-  }
+  const plan::Request& r = answer.request;
+  print_header(r, answer.plan, answer.defaults, seconds);
+  print_load(q, r, answer.plan);
+  if (const auto& best = answer.plan.ranked;
+      !best.empty() && best.front().under_load && best.front().under_load->rebalancing)
+    print_rebalancing(*r.load, best.front());
   print_plan(q, answer);
 }
 
@@ -398,6 +416,24 @@ plan::Prediction prediction_of(const plan::Request& r, const Candidate& c) {
 Json priced_json(const plan::Request& r, const Candidate& c) {
   Json json = strategy::to_json(c.strategy);
   json["predicted"] = plan::to_json(prediction_of(r, c), *r.model, c.strategy, *r.trainer);
+  json["predicted"]["runs_with"] = runners_of(*r.model, c.strategy);
+  if (r.model->num_moe_layers() > 0)
+    json["predicted"]["load"] = r.load ? r.load->load.text : "balanced";
+  if (r.load && c.under_load) {
+    Json& under = json["predicted"]["under_load"];
+    under = {{"load", r.load->load.text},
+             {"num_samples", r.load->num_samples},
+             {"seed", r.load->seed},
+             {"step_seconds", to_json(c.under_load->seconds)},
+             {"peak_bytes", to_json(c.under_load->peak_bytes)}};
+    if (c.under_load->rebalancing)
+      under["rebalance"] = to_json(r.load->rebalance, *c.under_load->rebalancing);
+  }
+  if (c.heavy)
+    json["predicted"]["heavy_load"] = {{"load", cost::kHeavyLoad},
+                                       {"step_seconds", c.heavy->seconds},
+                                       {"peak_bytes", c.heavy->peak_bytes},
+                                       {"fits", c.heavy->peak_bytes <= r.memory_limit_bytes}};
   return json;
 }
 
@@ -430,50 +466,60 @@ void add_choices(PlanAnswer& answer) {
   plan::simulate(request, answer.choices, answer.plan);
 }
 
+// Under the second load those choices that the ranking did not have.
+void add_heavy_load(PlanAnswer& answer) {
+  const plan::Request& r = answer.request;
+  if (r.model->num_moe_layers() == 0) return;
+  const cost::LoadDistribution heavy = cost::parse_load(cost::kHeavyLoad);
+  for (plan::Choice& choice : answer.choices)
+    if (!choice.candidate.heavy) choice.candidate.heavy = plan::step_at(r, choice.candidate, heavy);
+}
+
 }  // namespace
 
-PlanAnswer plan_answer(const PlanQuestion& q, const cost::TrainerProfile& trainer,
+PlanAnswer plan_answer(const PlanQuestion& q,
                        const std::function<void(int64_t done, int64_t total)>& progress) {
   PlanAnswer answer;
-  answer.request = plan::resolve_defaults(q.asked, trainer, answer.defaults);
+  answer.request = plan::resolve_defaults(q.asked, q.trainer, answer.defaults);
   plan::Request& request = answer.request;
+  if (q.trainer_is_default)
+    answer.defaults.insert(answer.defaults.begin(),
+                           {"trainer", q.trainer.name,
+                            request.has_exact_costs() ? "this machine was measured by it"
+                                                      : "piper trainer --list has the others"});
   // Nine tenths are the search, the rest is simulating what it found.
   if (progress)
     request.progress = [&](int64_t done, int64_t total) { progress(9 * done, 10 * total); };
-  const std::optional<cost::LoadSamples>& load = q.asked.load;
-  if (load) {
-    std::vector<int64_t> eps = plan::expert_degrees(*request.model);
-    std::erase_if(eps, [&](int64_t ep) { return ep > request.num_devices; });
-    answer.imbalances = plan::sampled_imbalances(request, *load, eps);
-    request.imbalance_by_ep = plan::statistic_of(answer.imbalances, load->statistic);
+  if (request.load && request.load->rebalance.is_on()) {
+    std::vector<int64_t> eps;
+    for (const auto& [ep, imbalance] : request.imbalance_by_ep) eps.push_back(ep);
+    request.imbalance_by_ep = plan::statistic_of(
+        plan::sampled_imbalances(request, *request.load, eps), request.load->statistic);
   }
   answer.plan = plan::search(request);
   if (progress)
     request.progress = [&](int64_t done, int64_t total) { progress(9 * total + done, 10 * total); };
-  if (load) {
-    plan::simulate_under_load(request, *load, std::max(q.top, plan::kMostSimulated), answer.plan);
-    if (!answer.plan.ranked.empty())  // what is said of the best beside the ranking
-      request.imbalance = request.imbalance_at(answer.plan.ranked.front().strategy.mesh.ep);
-  } else {
-    plan::simulate_ranked(request, answer.plan, std::max(q.top, plan::kMostSimulated));
-  }
+  plan::rank(request, answer.plan, std::max(q.top, plan::kMostSimulated));
   request.progress = {};
-  if (!answer.plan.ranked.empty() && (q.what_if.empty() || q.explain)) add_choices(answer);
+  if (answer.plan.ranked.empty()) return answer;
+  // What is said of the best beside the ranking.
+  request.imbalance = request.imbalance_at(answer.plan.ranked.front().strategy.mesh.ep);
+  if (q.what_if.empty() || q.explain) add_choices(answer);
+  add_heavy_load(answer);
   return answer;
 }
 
 int answer_plan(const PlanQuestion& q) {
-  const cost::TrainerProfile trainer = cost::load_trainer(q.trainer);
   std::optional<report::Progress> bar;  // from when the search has something to show: no refusal
   const auto start = std::chrono::steady_clock::now();
-  PlanAnswer answer = plan_answer(q, trainer, [&](int64_t done, int64_t total) {
+  PlanAnswer answer = plan_answer(q, [&](int64_t done, int64_t total) {
     if (!bar) bar.emplace(report::ProgressOptions{.label = "plan", .total = 100, .unit = "%"});
     bar->set(100 * done / total, "");
   });
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (bar) bar->finish();
-  auto& [request, defaults, plan, choices, imbalances] = answer;
+  auto& [request, defaults, plan, choices] = answer;
   std::optional<PlacedPlan> placed;
   if (q.allocation && !plan.ranked.empty())
     placed = rank_on_nodes(*q.allocation, *request.model, plan.ranked, [](const Candidate& c) {
@@ -490,7 +536,7 @@ int answer_plan(const PlanQuestion& q) {
   if (plan.ranked.empty()) return 1;
   if (placed) write_launch_files(*placed, *request.model, q.nodes);
   if (!q.out.empty()) {
-    Json best = ranked_json(q, request, plan.ranked.front());
+    Json best = priced_json(request, plan.ranked.front());
     best["predicted"].update(insight_json(request, plan.ranked.front()));
     note_parameters(best, q.asked.model);
     write_json_file(q.out, best);

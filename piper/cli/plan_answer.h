@@ -3,6 +3,7 @@
 
 #include <piper/base/json_fwd.h>
 #include <piper/cli/placed_plan.h>
+#include <piper/cli/run_cost.h>
 #include <piper/cli/subcommand.h>
 #include <piper/plan/choices.h>
 #include <piper/plan/prediction.h>
@@ -19,13 +20,15 @@ namespace piper::cli {
 
 struct PlanQuestion {
   plan::Question asked;
-  std::string trainer = "piper";  // name or file
+  cost::TrainerProfile trainer;
+  bool trainer_is_default = false;
   int64_t top = 10;
   bool lists_ranking = false;  // the first `top` of the ranking in place of the choices
   bool explain = false, json = false;
   std::vector<std::string> what_if;  // plan_questions.h, this and the next
   bool min_devices = false;
   std::string out;
+  RunCost run_cost;
   NodesQuestion nodes;
   std::optional<cluster::Allocation>
       allocation;  // where nodes are given; asked.cluster is its machine
@@ -43,13 +46,11 @@ struct PlanAnswer {
   std::vector<plan::Default> defaults;
   plan::Plan plan;
   std::vector<plan::Choice> choices;  // the best is the first of the ranking; empty with it
-  // Where a load is drawn: of the request's, its imbalance being that of the best.
-  plan::Imbalances imbalances;
 };
 
-// Searches, and simulates the best. `progress` may be empty. `question` and `trainer` outlive the
-// answer. Throws InvalidInput.
-PlanAnswer plan_answer(const PlanQuestion& question, const cost::TrainerProfile& trainer,
+// Searches, and simulates the best. `progress` may be empty. `question` outlives the answer. Throws
+// InvalidInput.
+PlanAnswer plan_answer(const PlanQuestion& question,
                        const std::function<void(int64_t done, int64_t total)>& progress = {});
 
 // The plan as `piper plan` prints it, without what comes of nodes and files.

@@ -30,14 +30,15 @@ struct Flags {
   int64_t rebalance_every = 50;
   std::string statistic;
   bool min_devices = false, json = false, explain = false;
-  std::string trainer = "piper", offload, placement, all_to_all, reduction, reduction_start,
-              context_exchange, moe_schedule;
+  std::string trainer, offload, placement, all_to_all, reduction, reduction_start, context_exchange,
+      moe_schedule;
   std::optional<int64_t> all_to_all_chunk_bytes;
   std::optional<double> capacity_factor;
   std::string drop;
   bool pad_to_capacity = false;
-  double imbalance = 1;
+  std::optional<double> imbalance;
   NodesQuestion nodes;
+  RunCostFlags run_cost;
 };
 
 cost::Statistic parse_statistic(const std::string& text) {
@@ -74,16 +75,18 @@ strategy::Capacity capacity_of(const Flags& flags) {
 }
 
 std::optional<cost::LoadSamples> samples_of(const Flags& flags) {
-  const std::optional<cost::LoadDistribution> load = load_of(flags.load);
+  if (flags.imbalance && !flags.load.load.empty())
+    throw InvalidInput("--load draws the imbalance; leave out --imbalance");
+  std::optional<cost::LoadDistribution> load = load_of(flags.load);
   if (!load && !flags.statistic.empty())
     throw InvalidInput("--for says by what of --load to rank; give --load too");
+  if (flags.imbalance) load = cost::parse_load(fmt::format("hot-rank:{}", *flags.imbalance));
   const balance::RebalancePolicy rebalance =
       rebalance_of_samples(flags.rebalance, flags.rebalance_every, flags.load);
   // Of the strategies that are tried none has slots for copies.
   if (const std::string line = balance::contradiction(rebalance, 0); !line.empty())
     throw InvalidInput(line);
   if (!load) return std::nullopt;
-  if (flags.imbalance > 1) throw InvalidInput("--load draws the imbalance; leave out --imbalance");
   cost::LoadSamples samples{.load = *load,
                             .num_samples = flags.load.num_samples,
                             .seed = flags.load.seed,
@@ -121,14 +124,17 @@ PlanQuestion question_of(const Flags& flags) {
       .precision = parse_word_if_given<strategy::Precision>("--precision", flags.precision),
       .fixed = fixed_axes(flags),
       .memory_margin = flags.memory_margin,
-      .imbalance = flags.imbalance,
       .load = samples_of(flags),
       .num_kept = std::max<int64_t>(flags.top, plan::kMostSimulated),
       .num_threads = flags.threads};
   if (asked.fixed.reduction && !asked.fixed.runnable && !cost::is_measured(asked.cluster))
     throw InvalidInput("--reduction is chosen for what this Piper trains; add --runnable");
+  // Who asks for what this Piper trains has named it.
+  const bool is_piper = flags.trainer.empty() && asked.fixed.runnable;
+  cost::TrainerProfile trainer = trainer_of(is_piper ? "piper" : flags.trainer, asked.cluster);
   return {.asked = std::move(asked),
-          .trainer = flags.trainer,
+          .trainer = std::move(trainer),
+          .trainer_is_default = flags.trainer.empty(),
           .top = flags.top > 0 ? flags.top : 10,
           .lists_ranking = flags.top > 0,
           .explain = flags.explain,
@@ -136,6 +142,7 @@ PlanQuestion question_of(const Flags& flags) {
           .what_if = flags.what_if,
           .min_devices = flags.min_devices,
           .out = flags.out,
+          .run_cost = run_cost_of(flags.run_cost),
           .nodes = flags.nodes,
           .allocation = std::nullopt};
 }
@@ -162,8 +169,6 @@ void refuse_two_questions(const PlanQuestion& q) {
     throw InvalidInput("--min-devices and --what-if are two questions; ask one at a time");
   if (q.min_devices && q.asked.num_devices > 0)
     throw InvalidInput("--min-devices looks for the number itself; leave out --devices");
-  if (asks_else && q.asked.load)
-    throw InvalidInput("--load ranks one plan; leave out --min-devices and --what-if");
   if (asks_else && !q.out.empty())
     throw InvalidInput(
         "--out writes the plan for one machine; leave out --min-devices and --what-if");
@@ -255,11 +260,13 @@ Run add_plan(Subcommand command) {
       "--pad-to-capacity", flags->pad_to_capacity,
       "send every expert its whole capacity, the rest of it in rows that weigh nothing");
   command.add_option("--placement", flags->placement, "fix: tp-cp-ep-dp-pp or tp-cp-ep-pp-dp");
-  add_trainer_flag(command, flags->trainer).show_default();
+  add_trainer_flag(command, flags->trainer,
+                   " (megatron on a GPU that is described, asked for on AMD's; this Piper on a "
+                   "machine that it has measured)");
   command
-      .add_option("--imbalance", flags->imbalance, "rows of the busiest expert rank over the mean")
-      .check(number_in(1.0, 1000.0))
-      .show_default();
+      .add_option("--imbalance", flags->imbalance,
+                  "rows of the busiest expert rank over the mean; as --load hot-rank:F")
+      .check(number_in(1.0, 1000.0));
   command.add_flag("--runnable", flags->fixed.runnable,
                    "only what this Piper trains (always so on measured machines, and for --paper)");
   command.add_flag("--explain", flags->explain,
@@ -284,7 +291,7 @@ Run add_plan(Subcommand command) {
   add_launch_file_flags(command, flags->nodes.files);
   command
       .add_option("--for", flags->statistic,
-                  "rank by the mean, p95 or worst of the samples of --load (p95)")
+                  "rank by the mean, p95 or worst of the samples of --load (mean)")
       .type_name("STATISTIC");
   command.add_flag("--min-devices", flags->min_devices,
                    "the fewest devices that train this model, and memory and MFU against their "
@@ -300,6 +307,7 @@ Run add_plan(Subcommand command) {
       .check(number_in(0.0, 0.9))
       .show_default();
   add_threads_flag(command, flags->threads);
+  add_run_cost_flags(command, flags->run_cost);
   command.add_option("--out", flags->out, "write the best strategy to this file")
       .check(writable_file());
   command.add_flag("--json", flags->json, "print the result as JSON");

@@ -137,6 +137,7 @@ void print_what_if(const std::vector<Machine>& machines) {
 struct FewestAnswer {
   plan::FewestDevices found;
   std::vector<plan::Default> defaults;
+  std::optional<cost::LoadSamples> load;
   double memory_limit_bytes = 0;
   int64_t own_devices = 0;
   bool beyond_cluster() const {
@@ -197,7 +198,6 @@ void print_min_devices(const plan::Request& r, const FewestAnswer& a) {
 }  // namespace
 
 int answer_what_if(const PlanQuestion& question) {
-  const cost::TrainerProfile trainer = cost::load_trainer(question.trainer);
   // All changes are checked before the first is planned for.
   std::vector<Machine> machines = {{.change = "", .question = question}};
   for (const std::string& change : question.what_if) {
@@ -217,7 +217,7 @@ int answer_what_if(const PlanQuestion& question) {
       asked.global_batch_sequences = here.global_batch_sequences;
       asked.precision = here.precision;
     }
-    m.answer = plan_answer(m.question, trainer, [&](int64_t done, int64_t total) {
+    m.answer = plan_answer(m.question, [&](int64_t done, int64_t total) {
       if (!bar) bar.emplace(report::ProgressOptions{.label = "plan", .total = 100, .unit = "%"});
       bar->set((100 * static_cast<int64_t>(i) + 100 * done / total) / std::ssize(machines),
                m.change);
@@ -242,7 +242,7 @@ int answer_what_if(const PlanQuestion& question) {
 }
 
 int answer_min_devices(const PlanQuestion& question) {
-  const cost::TrainerProfile trainer = cost::load_trainer(question.trainer);
+  const cost::TrainerProfile& trainer = question.trainer;
   FewestAnswer answer{.own_devices = question.asked.cluster.num_devices()};
   PlanQuestion asked = question;
   asked.asked.cluster = plan::extended(question.asked.cluster);
@@ -252,6 +252,7 @@ int answer_min_devices(const PlanQuestion& question) {
     asked.asked.num_devices = num_devices;
     plan::Request request = plan::resolve_defaults(asked.asked, trainer, answer.defaults);
     answer.memory_limit_bytes = request.memory_limit_bytes;
+    answer.load = request.load;
     return request;
   };
   const auto progress = [&](int64_t num_devices) {
@@ -260,8 +261,11 @@ int answer_min_devices(const PlanQuestion& question) {
   };
   answer.found = plan::fewest_devices(asked.asked.cluster, request_of, progress);
   if (bar) bar->finish();
-  const plan::Request request{
-      .model = &question.asked.model, .cluster = &asked.asked.cluster, .trainer = &trainer};
+  const plan::Request request{.model = &question.asked.model,
+                              .cluster = &asked.asked.cluster,
+                              .trainer = &trainer,
+                              .memory_limit_bytes = answer.memory_limit_bytes,
+                              .load = answer.load};
   if (question.json)
     std::cout << min_devices_json(request, answer).dump(2) << "\n";
   else

@@ -50,6 +50,7 @@ std::optional<report::Gantt> timeline_of(const Flags& flags, const report::PlanD
     return std::nullopt;
   strategy::Strategy best =
       strategy::parse_strategy(has_strategies ? json["strategies"].front() : json, flags.folder);
+  const strategy::Strategy planned = best;
   best.predicted = nullptr;
   const std::string model = flags.model.empty() ? plan.model : flags.model;
   try {
@@ -57,11 +58,12 @@ std::optional<report::Gantt> timeline_of(const Flags& flags, const report::PlanD
         .model = read_model(model, flags.ignore),
         .cluster = cluster::load_cluster(flags.profile.empty() ? plan.cluster : flags.profile),
         .strategy = best};
-    const cost::TrainerProfile trainer =
-        cost::load_trainer(plan.trainer.empty() ? "piper" : plan.trainer);
+    const cost::TrainerProfile trainer = trainer_of(plan.trainer, priced.cluster);
+    const double imbalance = imbalance_of(load_of("", planned), best, priced.model);
     if (schedule::num_tasks(priced.model, best, best.mesh.pp, cost::style_of(trainer)) > kMostTasks)
       return std::nullopt;
-    const SimulatedSteps simulated = simulate(priced, {.keep_memory = true}, trainer);
+    const SimulatedSteps simulated =
+        simulate(priced, {.imbalance = imbalance, .keep_memory = true}, trainer);
     std::vector<int64_t> stages;
     const strategy::RankLayout layout(best);
     for (int64_t rank = 0; rank < best.mesh.world(); ++rank)

@@ -63,10 +63,14 @@ sim::Straggler parse_straggler(const std::string& text, int64_t world) {
   return {Rank(rank), factor};
 }
 
-// `scatter`: as measured; what --jitter says goes before it.
-SimulationRequest request_of(const Flags& flags, const strategy::Strategy& strategy,
-                             const cost::Scatter& scatter) {
+// What --jitter says goes before what was measured. Where --load is given its samples are simulated;
+// else one step under the strategy's own load.
+SimulationRequest request_of(const Flags& flags, const Priced& priced,
+                             const cost::LoadDistribution& load) {
+  const strategy::Strategy& strategy = priced.strategy;
+  const cost::Scatter scatter = cost::scatter(priced.cluster);
   SimulationRequest request{.load = load_of(flags.load),
+                            .imbalance = imbalance_of(load, strategy, priced.model),
                             .seed = flags.load.seed,
                             .keep_memory = !flags.trace.empty() || !flags.html.empty(),
                             .all_ranks = flags.all_ranks};
@@ -95,14 +99,14 @@ struct Summary {
   int64_t peak_bytes = 0, fullest_stage = 0;
 };
 
-Summary summarise(const Priced& priced, const SimulatedSteps& simulated) {
+Summary summarise(const Priced& priced, const SimulatedSteps& simulated, double imbalance) {
   const strategy::Strategy& s = priced.strategy;
   Summary summary{.step_seconds = simulated.timeline.seconds()};
   summary.closed_form_seconds = simulated.closed_form_seconds;
   if (strategy::not_runnable(s).empty() && !summary.closed_form_seconds)
     summary.closed_form_seconds =
         cost::ExecutorEstimator(priced.model, priced.cluster, s.precision, s.sequence)
-            .estimate(s)
+            .estimate(s, imbalance)
             .seconds;
   summary.mfu = cost::mfu(priced.model, s, priced.cluster, summary.step_seconds);
   const strategy::RankLayout layout(s);
@@ -123,7 +127,8 @@ Fit fit_of(const Priced& priced, const Summary& summary) {
 }
 
 Json answer_json(const Flags& flags, const Priced& priced, const SimulationRequest& request,
-                 const SimulatedSteps& simulated, const Summary& summary) {
+                 const cost::LoadDistribution& load, const SimulatedSteps& simulated,
+                 const Summary& summary) {
   strategy::Strategy strategy = priced.strategy;
   strategy.predicted = nullptr;
   Json ranks = Json::array();
@@ -149,9 +154,7 @@ Json answer_json(const Flags& flags, const Priced& priced, const SimulationReque
             {"one_pipeline", simulated.one_pipeline},
             {"ranks", ranks}};
   add_to(json, fit_of(priced, summary));
-  // A form of closed expressions knows no load: it stays what a balanced one would take.
-  if (!flags.load.load.empty() && summary.closed_form_seconds)
-    json["closed_form_load"] = "balanced";
+  if (priced.model.num_moe_layers() > 0) json["load"] = load.text;
   json["trainer"] = simulated.trainer.name;
   if (simulated.sampled.seconds.size() > 1) {
     json["sampled"] = to_json(flags.load, simulated.sampled);
@@ -209,10 +212,13 @@ report::Table rank_table(const SimulatedSteps& simulated, const strategy::RankLa
 }
 
 void print_text(const Flags& flags, const Priced& priced, const SimulationRequest& request,
-                const SimulatedSteps& simulated, const Summary& summary) {
+                const cost::LoadDistribution& load, const SimulatedSteps& simulated,
+                const Summary& summary) {
   fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name,
              plan::describe(priced.strategy));
   fmt::print("{}\n", run_by(simulated.trainer, simulated.is_exact));
+  if (const std::string words = in_words(load, priced.strategy, priced.model); !words.empty())
+    fmt::print("{}\n", words);
   if (simulated.one_pipeline)
     fmt::print(
         "one pipeline of {} simulated (the first of each stage): ranks of a stage are alike and no "
@@ -238,8 +244,7 @@ void print_text(const Flags& flags, const Priced& priced, const SimulationReques
                                              : "the step of median length of seven draws");
   const std::string closed =
       summary.closed_form_seconds
-          ? fmt::format("; {}closed form {}", flags.load.load.empty() ? "" : "balanced ",
-                        format_seconds(*summary.closed_form_seconds))
+          ? fmt::format("; closed form {}", format_seconds(*summary.closed_form_seconds))
           : "";
   fmt::print("step {} ({} tasks{}), MFU {}\n", format_seconds(summary.step_seconds),
              simulated.step.graph.tasks().size(), closed, format_percent(summary.mfu));
@@ -274,12 +279,12 @@ void write_html(const Flags& flags, const Priced& priced, const SimulatedSteps& 
 
 int run(const Flags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
-  const cost::TrainerProfile trainer = trainer_of(flags.trainer, priced.strategy);
-  const SimulationRequest request =
-      request_of(flags, priced.strategy, cost::scatter(priced.cluster));
+  const cost::TrainerProfile trainer = trainer_of(flags.trainer, priced.strategy, priced.cluster);
+  const cost::LoadDistribution load = load_of(flags.load.load, priced.strategy);
+  const SimulationRequest request = request_of(flags, priced, load);
   SimulatedSteps simulated = simulate(priced, request, trainer);
   if (simulated.rebalancing) compare_with_still(priced, request, trainer, *simulated.rebalancing);
-  const Summary summary = summarise(priced, simulated);
+  const Summary summary = summarise(priced, simulated, request.imbalance);
   std::vector<int64_t> stage_of_rank;
   const strategy::RankLayout layout(priced.strategy);
   for (int64_t rank = 0; rank < priced.strategy.mesh.world(); ++rank)
@@ -289,10 +294,10 @@ int run(const Flags& flags) {
                                     {.title = "predicted", .stage_of_rank = stage_of_rank});
   if (!flags.html.empty()) write_html(flags, priced, simulated, summary, stage_of_rank);
   if (flags.json) {
-    std::cout << answer_json(flags, priced, request, simulated, summary).dump(2) << "\n";
+    std::cout << answer_json(flags, priced, request, load, simulated, summary).dump(2) << "\n";
     return 0;
   }
-  print_text(flags, priced, request, simulated, summary);
+  print_text(flags, priced, request, load, simulated, summary);
   if (!flags.trace.empty()) fmt::print("\nwritten: {} (open it in ui.perfetto.dev)\n", flags.trace);
   if (!flags.html.empty()) fmt::print("\nwritten: {}\n", flags.html);
   return 0;

@@ -155,7 +155,8 @@ SimulatedSteps simulate_exact(const Priced& priced, const SimulationRequest& req
   SimulatedSteps simulated;
   simulated.is_exact = true;
   const strategy::Strategy& s = priced.strategy;
-  const std::string why_not = request.load              ? "the load is not balanced"
+  const bool is_uneven = request.load || (request.imbalance > 1 && s.mesh.ep > 1);
+  const std::string why_not = is_uneven                 ? "the load is not balanced"
                               : !request.scatter.none() ? "equal tasks do not take equally long"
                                                         : sim::why_not_symmetric(s, priced.cluster);
   if (request.load) simulated.sampled.load_note = cost::stretch_of(*request.load, priced.model);
@@ -168,9 +169,12 @@ SimulatedSteps simulate_exact(const Priced& priced, const SimulationRequest& req
   simulated.scatter = request.scatter;
   const std::vector<sim::RebalancedStep> steps = steps_of(priced, request);
   simulate_samples(request, simulated, [&](int64_t sample) {
-    return cost::price(
-        simulated.step, priced.model, s, priced.cluster,
-        steps.empty() ? cost::ExpertLoad() : steps[static_cast<size_t>(sample)].load);
+    if (!steps.empty())
+      return cost::price(simulated.step, priced.model, s, priced.cluster,
+                         steps[static_cast<size_t>(sample)].load);
+    return cost::price(simulated.step, priced.model, s, priced.cluster,
+                       is_uneven ? cost::busy_rank_load(priced.model, s.mesh.ep, request.imbalance)
+                                 : cost::ExpertLoad());
   });
   add_gain(priced, request, steps, simulated);
   add_shares(simulated);
@@ -192,14 +196,14 @@ SimulatedSteps simulate_of_trainer(const Priced& priced, const SimulationRequest
              num_ranks);
   const std::vector<sim::RebalancedStep> steps = steps_of(priced, request);
   simulate_samples(request, simulated, [&](int64_t sample) {
-    double imbalance = 1;
+    double imbalance = request.imbalance;
     if (!steps.empty())
       imbalance = cost::imbalance_of(steps[static_cast<size_t>(sample)].load, s.mesh.ep);
     cost::PricedStep whole = cost::write_priced_step(estimator, s, ranks, imbalance);
     simulated.step = std::move(whole.step);
     return std::move(whole.prices);
   });
-  simulated.closed_form_seconds = estimator.estimate(s).seconds;
+  simulated.closed_form_seconds = estimator.estimate(s, request.imbalance).seconds;
   add_gain(priced, request, steps, simulated);
   add_shares(simulated);
   return simulated;

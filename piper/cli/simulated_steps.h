@@ -43,7 +43,10 @@ struct SimulatedSteps {
 };
 
 struct SimulationRequest {
+  // Samples of it are simulated; without it, one step in which the busiest expert rank has so many
+  // times the mean rows.
   std::optional<cost::LoadDistribution> load;
+  double imbalance = 1;
   balance::RebalancePolicy rebalance;  // of the load; samples are then the steps of one run
   sim::Disturbance disturbance;        // a sample's seed is its own: seed + sample
   // Scatter of equal tasks on the machine (cost::scatter): a single step is simulate_scattered()'s,
@@ -53,7 +56,6 @@ struct SimulationRequest {
   int64_t num_samples = 1;
   bool keep_memory = false;  // over time
   bool all_ranks = false;    // also where one pipeline would do
-  bool is_balanced() const { return !load && disturbance.none(); }
 };
 
 // Up to 64 ranks are simulated in full; of more, one pipeline where it provably stands for all

@@ -8,6 +8,7 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cost/all_to_all_config.h>
+#include <piper/cost/estimator.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
 #include <piper/plan/search.h>
@@ -16,6 +17,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <initializer_list>
 #include <numeric>
 
 namespace piper::cli {
@@ -414,19 +416,72 @@ Priced priced_from_flags(StrategyFlags flags) {
   return priced;
 }
 
-cost::TrainerProfile trainer_of(const std::string& flag, const Strategy& s) {
-  if (!flag.empty()) return cost::load_trainer(flag);
-  std::string planned = "piper";
-  for (const char* key : {"stack", "trainer"})  // as it was called before, and is
+namespace {
+
+// What a plan's file says of itself under one of these keys, the last that is there; "" if none is.
+std::string planned_for(const Strategy& s, std::initializer_list<const char*> keys) {
+  std::string found;
+  for (const char* key : keys)
     if (s.predicted && s.predicted->contains(key) && s.predicted->at(key).is_string())
-      planned = s.predicted->at(key).get<std::string>();
+      found = s.predicted->at(key).get<std::string>();
+  return found;
+}
+
+bool is_builtin_trainer(const std::string& name) {
   const std::vector<std::string> known = cost::builtin_trainers();
-  if (std::ranges::find(known, planned) == known.end())
+  return std::ranges::find(known, name) != known.end();
+}
+
+constexpr auto kTrainerKeys = {"stack", "trainer"};  // as it was called before, and is
+
+}  // namespace
+
+cost::TrainerProfile trainer_of(const std::string& flag, const cluster::Cluster& cluster) {
+  if (!flag.empty()) return cost::load_trainer(flag);
+  const std::string taken = cost::default_trainer(cluster);
+  if (taken.empty())
+    throw InvalidInput(
+        fmt::format("--trainer is missing: none is taken unasked on {}; allowed: {}, or a file",
+                    cluster.device, fmt::join(cost::builtin_trainers(), ", ")));
+  return cost::load_trainer(taken);
+}
+
+cost::LoadDistribution load_of(const std::string& flag, const Strategy& s) {
+  if (!flag.empty()) return cost::parse_load(flag);
+  const std::string planned = planned_for(s, {"load"});
+  return cost::parse_load(planned.empty() ? cost::kDefaultLoad : planned);
+}
+
+double imbalance_of(const cost::LoadDistribution& load, const Strategy& s,
+                    const model::Model& model) {
+  if (model.num_moe_layers() == 0) return 1;
+  return cost::expected_imbalances(load, model, {s.mesh.ep}).at(s.mesh.ep);
+}
+
+std::string in_words(const cost::LoadDistribution& load, const Strategy& s,
+                     const model::Model& model) {
+  if (model.num_moe_layers() == 0) return "";
+  if (load.kind == cost::LoadKind::kUniform) return "load balanced";
+  return fmt::format("load {}: the busiest of {} expert ranks has {:.2f} times the mean", load.text,
+                     s.mesh.ep, imbalance_of(load, s, model));
+}
+
+cost::TrainerProfile trainer_of(const std::string& flag, const Strategy& s,
+                                const cluster::Cluster& cluster) {
+  const std::string planned = planned_for(s, kTrainerKeys);
+  if (!flag.empty() || planned.empty()) return trainer_of(flag, cluster);
+  if (!is_builtin_trainer(planned))
     throw InvalidInput(
         fmt::format("the strategy was planned for the trainer '{}', which is not built in; give "
                     "--trainer: its file",
                     planned));
   return cost::load_trainer(planned);
+}
+
+std::optional<cost::TrainerProfile> trainer_of(const std::string& flag, const Strategy& s) {
+  const std::string name = flag.empty() ? planned_for(s, kTrainerKeys) : flag;
+  if (flag.empty() && !is_builtin_trainer(name)) return std::nullopt;
+  return cost::load_trainer(name);
 }
 
 Flag add_trainer_flag(Subcommand command, std::string& name, const std::string& otherwise) {

@@ -11,6 +11,7 @@
 #include <piper/base/json_fwd.h>
 #include <piper/cli/command.h>
 #include <piper/cluster/cluster.h>
+#include <piper/cost/load_distribution.h>
 #include <piper/cost/trainer/trainer_profile.h>
 #include <piper/model/model.h>
 #include <piper/strategy/strategy.h>
@@ -79,11 +80,29 @@ struct Priced {
 Priced priced_from_flags(StrategyFlags flags);
 
 // Who is predicted to run the strategy: the trainer that --trainer names, else the one that its
-// file was planned for, else "piper". Throws InvalidInput.
-cost::TrainerProfile trainer_of(const std::string& flag, const strategy::Strategy& strategy);
+// file was planned for, else the machine's default (cost::default_trainer). Throws InvalidInput,
+// also where the machine has none.
+cost::TrainerProfile trainer_of(const std::string& flag, const strategy::Strategy& strategy,
+                                const cluster::Cluster& cluster);
+cost::TrainerProfile trainer_of(const std::string& flag, const cluster::Cluster& cluster);
+// The same where no machine is named: none without --trainer and a built-in one in the file.
+std::optional<cost::TrainerProfile> trainer_of(const std::string& flag,
+                                               const strategy::Strategy& strategy);
+
+// The load of its experts that a strategy is priced at: what --load names, else the one that its
+// file was planned for, else cost::kDefaultLoad. One strategy keeps one price in every command.
+// Throws InvalidInput, IoError.
+cost::LoadDistribution load_of(const std::string& flag, const strategy::Strategy& strategy);
+// What is expected of it: rows of the busiest expert rank over the mean.
+double imbalance_of(const cost::LoadDistribution& load, const strategy::Strategy& strategy,
+                    const model::Model& model);
+// "load zipf:0.1: the busiest of 64 expert ranks has 1.17 times the mean", or "load balanced".
+std::string in_words(const cost::LoadDistribution& load, const strategy::Strategy& strategy,
+                     const model::Model& model);
+
 // Declares --trainer, and --stack as it was called before; `name` outlives `command`. `otherwise`:
 // whose profile is taken where it is not given, in --help.
-inline constexpr const char* kAsItsFile = " (what the strategy's file says, else piper)";
+inline constexpr const char* kAsItsFile = " (what the strategy's file says, else as piper plan)";
 Flag add_trainer_flag(Subcommand command, std::string& name, const std::string& otherwise = "");
 
 // Throws InvalidInput with what the executor lacks, and the nearest strategy that it executes.

@@ -6,6 +6,12 @@
 
 namespace piper::cost {
 
+std::string default_trainer(const cluster::Cluster& cluster) {
+  if (is_measured(cluster)) return "piper";
+  const bool is_amd = cluster.device.starts_with("MI") || cluster.device.starts_with("AMD");
+  return is_amd ? "" : "megatron";
+}
+
 bool has_exact_costs(const cluster::Cluster& cluster, const TrainerProfile& trainer) {
   return is_measured(cluster) && trainer.name == "piper";
 }

@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace piper::cost {
@@ -97,7 +98,7 @@ struct StageLoad {
 // Steps under a load that is not balanced, and by what of them a strategy is judged.
 struct LoadSamples {
   LoadDistribution load;
-  Statistic statistic = Statistic::kP95;
+  Statistic statistic = Statistic::kMean;
   int64_t num_samples = 16;
   uint64_t seed = 0;
   // The samples are the steps of one run, and experts move between them.
@@ -176,6 +177,10 @@ class Estimator {
   virtual const model::Model& model() const = 0;
   virtual const cluster::Cluster& cluster() const = 0;
 };
+
+// Who is taken to run a strategy there where nobody is named: this Piper on a machine that it has
+// measured, Megatron-LM on a GPU that is described. Empty on AMD's GPUs, where the user has to say.
+std::string default_trainer(const cluster::Cluster& cluster);
 
 // Whether what this Piper executes is priced there by its executor's own costs: for the trainer
 // "piper", on a machine that it has measured (segment_time.h).

@@ -990,10 +990,7 @@ ExecutorEstimator::~ExecutorEstimator() = default;
 ExecutorEstimator::Loaded& ExecutorEstimator::loaded(int64_t ep, double imbalance) {
   std::unique_ptr<Loaded>& found = loaded_[{ep, imbalance}];
   if (found) return *found;
-  // A rank has no more than all rows.
-  const LoadDistribution hot{.kind = LoadKind::kHotRank,
-                             .parameter = std::min(imbalance, static_cast<double>(ep))};
-  found = std::make_unique<Loaded>(*this, sample_load(hot, model_, ep, 0, 0, 1));
+  found = std::make_unique<Loaded>(*this, busy_rank_load(model_, ep, imbalance));
   return *found;
 }
 

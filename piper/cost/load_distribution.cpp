@@ -17,7 +17,7 @@ namespace piper::cost {
 namespace {
 
 constexpr const char* kAllowed =
-    "uniform, zipf:S, hot-expert:F, hot-rank:F, drift:S, trace:FILE (S from 0 to 10, F from 1 to "
+    "balanced, zipf:S, hot-expert:F, hot-rank:F, drift:S, trace:FILE (S from 0 to 10, F from 1 to "
     "1000000)";
 
 double parameter_of(const std::string& text, const std::string& digits, double least, double most) {
@@ -163,7 +163,7 @@ LoadDistribution parse_load(const std::string& text) {
   const size_t colon = text.find(':');
   const std::string word = text.substr(0, colon);
   const std::string rest = colon == std::string::npos ? "" : text.substr(colon + 1);
-  if (word == "uniform" && colon == std::string::npos) return load;
+  if ((word == "balanced" || word == "uniform") && colon == std::string::npos) return load;
   if (word == "trace" && !rest.empty()) {
     std::error_code error;
     if (!std::filesystem::exists(rest, error))
@@ -181,7 +181,7 @@ LoadDistribution parse_load(const std::string& text) {
       load.parameter = parameter_of(text, rest, least, most);
       return load;
     }
-  const std::vector<std::string> words = {"uniform",  "zipf",  "hot-expert",
+  const std::vector<std::string> words = {"balanced", "zipf",  "hot-expert",
                                           "hot-rank", "drift", "trace"};
   throw InvalidInput(
       fmt::format("load is '{}'; allowed: {}{}", text, kAllowed, did_you_mean(word, words)));
@@ -235,6 +235,37 @@ double imbalance_of(const ExpertLoad& load, int64_t ep) {
     ++layers;
   }
   return layers > 0 ? std::max(1.0, sum / layers) : 1;
+}
+
+ExpertLoad busy_rank_load(const model::Model& model, int64_t ep, double imbalance) {
+  const LoadDistribution hot{
+      .kind = LoadKind::kHotRank, .parameter = imbalance, .text = "", .trace = {}};
+  return sample_load(load_at(hot, ep), model, ep, 0, 0, 1);
+}
+
+LoadDistribution load_at(const LoadDistribution& load, int64_t ep) {
+  LoadDistribution at = load;
+  if (load.kind == LoadKind::kHotRank)
+    at.parameter = std::min(load.parameter, static_cast<double>(ep));
+  return at;
+}
+
+std::map<int64_t, double> expected_imbalances(const LoadDistribution& load,
+                                              const model::Model& model,
+                                              const std::vector<int64_t>& eps) {
+  std::map<int64_t, double> by_ep;
+  for (const int64_t ep : eps) by_ep[ep] = 0;
+  const bool knows_ranks = load.kind == LoadKind::kHotRank;  // else all ep share the draws
+  for (int64_t sample = 0; sample < kExpectedSamples; ++sample) {
+    ExpertLoad drawn;
+    if (!knows_ranks) drawn = sample_load(load, model, 1, 0, sample, kExpectedSamples);
+    for (auto& [ep, mean] : by_ep) {
+      if (knows_ranks)
+        drawn = sample_load(load_at(load, ep), model, ep, 0, sample, kExpectedSamples);
+      mean += imbalance_of(drawn, ep) / static_cast<double>(kExpectedSamples);
+    }
+  }
+  return by_ep;
 }
 
 MeanP95Worst spread_of(std::vector<double> values) {

@@ -191,7 +191,7 @@ TEST_CASE("loads and traces that are none end in one line that says what is allo
                            "zipf:1x", "hot-expert:0.5", "hot-rank:inf", "uniform:1", "trace:"}) {
     CAPTURE(text);
     const std::string line = refused([&] { parse_load(text); });
-    CHECK(line.find("allowed: uniform, zipf:S") != std::string::npos);
+    CHECK(line.find("allowed: balanced, zipf:S") != std::string::npos);
     CHECK(line.find('\n') == std::string::npos);
   }
   CHECK(refused([] { parse_load("ziph:1"); }).find("did you mean 'zipf'?") != std::string::npos);

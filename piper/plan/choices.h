@@ -1,4 +1,4 @@
-// What a user chooses from: the fastest strategy, and the best of those that differ from it in
+// What a user chooses from: the best strategy, and the best of those that differ from it in
 // kind, each with what it trades. The ranking itself holds the best and its neighbours.
 #pragma once
 
@@ -15,7 +15,8 @@ struct Choice {
   std::string what;  // "fastest", "best pipeline", "half of its memory", ...
 };
 
-// Of a plan whose ranking is not empty, fastest first: its best; the best of each other family; of
+// Of a plan whose ranking is not empty: its best, then, fastest first: the fastest where that is
+// another (ranking.h); the best of each other family; of
 // the front of speed and memory the fastest that needs at most three quarters, and at most half, of
 // what the best needs; and the best that this Piper trains, where that is another. No strategy
 // twice. `runnable`: the plan of the same request with FixedAxes::runnable.

@@ -26,6 +26,7 @@ struct Machine {
     question.sequence = 16;
     question.global_batch_sequences = 2 * num_devices;
     question.num_kept = 1 << 20;
+    question.load = cost::LoadSamples{};  // balanced
   }
   Request request() { return resolve_defaults(question, trainer, defaults); }
 

@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/plan/device_walk.h>
 #include <piper/plan/fewest_devices.h>
+#include <piper/plan/ranking.h>
 
 #include <algorithm>
 #include <exception>
@@ -72,7 +73,7 @@ FewestDevices fewest_devices(const cluster::Cluster& extended,
           if (progress) progress(num_devices);
           if (at.smallest.estimate.peak_bytes <= request.memory_limit_bytes) {
             Plan plan = search(request);
-            simulate_ranked(request, plan);
+            rank(request, plan);
             if (!plan.ranked.empty()) at.best = std::move(plan.ranked.front());
           }
           result.counts.push_back(std::move(at));

@@ -95,10 +95,10 @@ Json to_json(const Prediction& p, const model::Model& model, const strategy::Str
 }
 
 Prediction predict(cost::Estimator& estimator, const model::Model& model,
-                   const cluster::Cluster& cluster, const strategy::Strategy& s) {
-  const cost::Estimate estimate = estimator.estimate(s);
+                   const cluster::Cluster& cluster, const strategy::Strategy& s, double imbalance) {
+  const cost::Estimate estimate = estimator.estimate(s, imbalance);
   std::optional<double> simulated;
-  if (may_simulate(estimator, s)) simulated = simulated_seconds(estimator, s);
+  if (may_simulate(estimator, s)) simulated = simulated_seconds(estimator, s, imbalance);
   return make_prediction(model, cluster, s, estimate, simulated);
 }
 

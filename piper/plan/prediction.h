@@ -32,9 +32,11 @@ Prediction make_prediction(const model::Model& model, const cluster::Cluster& cl
                            const strategy::Strategy& strategy, const cost::Estimate& estimate,
                            std::optional<double> simulated_seconds = std::nullopt);
 
-// Simulated where that is little enough work, as `piper plan` does with its best.
+// Simulated where that is little enough work, as `piper plan` does with its best. `imbalance`: rows
+// of the busiest expert rank over the mean.
 Prediction predict(cost::Estimator& estimator, const model::Model& model,
-                   const cluster::Cluster& cluster, const strategy::Strategy& strategy);
+                   const cluster::Cluster& cluster, const strategy::Strategy& strategy,
+                   double imbalance);
 
 // Keys carry units: mfu, step_seconds, closed_form_seconds, peak_bytes, time {...}, memory {...};
 // "method" says which of the two seconds the step's are, "trainer" who is predicted to run it.

@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/cost/estimator.h>
 #include <piper/plan/question.h>
+#include <piper/plan/shapes.h>
 #include <piper/plan/threads.h>
 #include <piper/strategy/runnable.h>
 
@@ -30,7 +31,6 @@ class Settling {
         .trainer = &trainer_,
         .fixed = q_.fixed,
         .memory_limit_bytes = (1 - q_.memory_margin) * static_cast<double>(q_.cluster.memory_bytes),
-        .imbalance = q_.imbalance,
         .num_kept = q_.num_kept,
         .num_threads = q_.num_threads > 0 ? q_.num_threads : num_usable_cores()};
     r.num_devices = devices();
@@ -41,10 +41,29 @@ class Settling {
     r.global_batch_sequences = batch(r.num_devices, r.sequence);
     r.precision = precision();
     check(r);
+    set_load(r);
     return r;
   }
 
  private:
+  void set_load(Request& r) {
+    if (q_.model.num_moe_layers() == 0) return;
+    cost::LoadSamples load;
+    if (q_.load) {
+      load = *q_.load;
+    } else {
+      load.load = cost::parse_load(cost::kDefaultLoad);
+      defaults_.push_back({"load", cost::kDefaultLoad,
+                           "routers of trained models are about as uneven; --load balanced for "
+                           "runs that force balance"});
+    }
+    if (load.load.kind == cost::LoadKind::kUniform) return;
+    std::vector<int64_t> eps = expert_degrees(q_.model);
+    std::erase_if(eps, [&](int64_t ep) { return ep > r.num_devices; });
+    r.imbalance_by_ep = cost::expected_imbalances(load.load, q_.model, eps);
+    r.load = std::move(load);
+  }
+
   bool is_gpu() const { return q_.cluster.kind == "gpu"; }
 
   int64_t settled(const char* what, int64_t given, int64_t fallback, const std::string& why) {

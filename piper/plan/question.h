@@ -24,8 +24,7 @@ struct Question {
   std::optional<strategy::Precision> precision;
   FixedAxes fixed;
   double memory_margin = kMemoryMargin;
-  double imbalance = 1;
-  std::optional<cost::LoadSamples> load;  // in place of `imbalance`
+  std::optional<cost::LoadSamples> load;  // of the experts
   int64_t num_kept = 16;
   int64_t num_threads = 0;  // 0: as many as cores may be used
 };
@@ -44,8 +43,11 @@ struct Default {
 //                 device, at least 16; a multiple of the devices, so that no pipeline depth is
 //                 ruled out; dp x micro-batch x count when all three are fixed
 //   precision     bf16 on GPUs that have it, else fp32
+//   load          cost::kDefaultLoad where the model has experts, else balanced
 //   devices       pp x dp when both are fixed, else the whole cluster, of at most 1,024
 // Machines with exact costs are searched for what this Piper trains (FixedAxes::runnable).
+//
+// The search is priced at what the load is expected to be (Request::imbalance_by_ep).
 //
 // The result refers to `question` and `trainer`. Throws InvalidInput: more devices than the cluster
 // has, positions that the model has not, a trainer or a precision that nothing runs there.

@@ -169,7 +169,13 @@ TEST_CASE("what cannot be is refused with the nearest that can") {
 TEST_CASE("defaults are stated") {
   Asked asked(question("mixtral-8x7b", "dgx-h100", 64));
   asked.request();
-  REQUIRE(asked.defaults.size() == 3);
+  const Request defaulted = asked.request();
+  REQUIRE(asked.defaults.size() == 4);
+  CHECK(asked.defaults[3].name == "load");
+  CHECK(asked.defaults[3].value == "zipf:0.1");
+  // Of 8 experts on as many ranks the busiest is expected to have 1.14 times the mean.
+  CHECK(defaulted.imbalance_at(8) == doctest::Approx(1.14).epsilon(0.02));
+  CHECK(defaulted.imbalance_at(1) == 1);
   CHECK(asked.defaults[0].name == "sequence");
   CHECK(asked.defaults[0].value == "4096");
   CHECK(asked.defaults[1].name == "global_batch");
@@ -178,7 +184,8 @@ TEST_CASE("defaults are stated") {
   asked.question.sequence = 2048;
   asked.question.global_batch_sequences = 128;
   asked.question.precision = strategy::Precision::kBf16;
-  asked.request();
+  asked.question.load = cost::LoadSamples{};  // balanced
+  CHECK(asked.request().imbalance_at(8) == 1);
   CHECK(asked.defaults.empty());
   // A batch that the fixed axes multiply to, and devices that they do.
   asked.question.global_batch_sequences = asked.question.num_devices = 0;

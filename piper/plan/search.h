@@ -82,9 +82,11 @@ struct Request {
   FixedAxes fixed;
   double memory_limit_bytes = 0;
   double imbalance = 1;  // rows of the busiest expert rank over the mean
-  // The same where it depends on how experts are divided (under_load.h); in place of `imbalance`
-  // for the ep that are in it.
+  // The same where it depends on how experts are divided: of `load` what is expected, by ep. In
+  // place of `imbalance` for the ep that are in it.
   std::map<int64_t, double> imbalance_by_ep;
+  // None: balanced. By samples of it ranked strategies are judged (under_load.h).
+  std::optional<cost::LoadSamples> load;
   double imbalance_at(int64_t ep) const {
     const auto found = imbalance_by_ep.find(ep);
     return found == imbalance_by_ep.end() ? imbalance : found->second;
@@ -114,12 +116,18 @@ struct Request {
   std::function<void(int64_t done, int64_t total)> progress;
 };
 
+// A step under one load, at the rows that its busiest rank is expected to have.
+struct LoadedStep {
+  double seconds = 0, peak_bytes = 0;
+};
+
 struct Candidate {
   strategy::Strategy strategy;
   cost::Estimate estimate;
   double simulated_seconds =
       0;  // of the whole step, simulated (simulate_ranked); 0 = not simulated
   std::optional<cost::UnderLoad> under_load;
+  std::optional<LoadedStep> heavy;  // under cost::kHeavyLoad
   double step_seconds() const {
     return simulated_seconds > 0 ? simulated_seconds : estimate.seconds;
   }
@@ -152,6 +160,11 @@ struct FamilyBest {
 // closed forms of what differs in kind err apart, and one that is a little behind may lead.
 inline constexpr double kKindSlack = 0.03;
 
+// How much longer than the fastest a strategy may take to be as good, and how much memory counts
+// among these (ranking.h).
+inline constexpr double kTieSlack = 0.01;
+inline constexpr double kTieBytes = 2.0 * (int64_t{1} << 30);
+
 struct Plan {
   std::vector<Candidate>
       ranked;  // that fit, fastest first; ties: less memory, fewer stages, smaller tp
@@ -177,7 +190,8 @@ Plan search(const Request& request);
 
 // Simulates whole steps (simulated_seconds()), those that are too much work left out, until the
 // first `count` that are ranked by what is known of each have been simulated, and the best of each
-// pipeline schedule and of each family within kKindSlack; families and the front of speed and
+// pipeline schedule and of each family within kKindSlack, and of the front of speed and memory the
+// fastest of every kTieBytes within kTieSlack; families and the front of speed and
 // memory take that over.
 inline constexpr int64_t kMostSimulated = 16;
 void simulate_ranked(const Request& request, Plan& plan, int64_t count = kMostSimulated);

@@ -71,7 +71,8 @@ void renew_families(Plan& plan) {
   }
 }
 
-// The best of each pipeline schedule and of each family, of those within kKindSlack of the best.
+// The best of each pipeline schedule and of each family, of those within kKindSlack of the best, and
+// those of the front that are as fast as it with less memory.
 std::vector<Candidate> bests_of_kinds(const Plan& plan) {
   std::vector<Candidate> kinds = plan.schedules;
   if (plan.ranked.empty()) return kinds;
@@ -79,6 +80,13 @@ std::vector<Candidate> bests_of_kinds(const Plan& plan) {
   for (const FamilyBest& family : plan.families)
     if (family.best && family.best->estimate.seconds <= most && !has_twin(kinds, *family.best))
       kinds.push_back(*family.best);
+  double bytes = std::numeric_limits<double>::infinity();  // the front is sorted by time
+  for (const Candidate& c : plan.pareto) {
+    if (c.estimate.seconds > (1 + kTieSlack) * plan.ranked.front().estimate.seconds) break;
+    if (c.estimate.peak_bytes > bytes - kTieBytes) continue;
+    bytes = c.estimate.peak_bytes;
+    if (!has_twin(kinds, c)) kinds.push_back(c);
+  }
   return kinds;
 }
 

@@ -9,13 +9,6 @@
 namespace piper::plan {
 namespace {
 
-cost::LoadDistribution load_at(const cost::LoadDistribution& load, int64_t ep) {
-  cost::LoadDistribution at = load;
-  if (load.kind == cost::LoadKind::kHotRank)
-    at.parameter = std::min(load.parameter, static_cast<double>(ep));
-  return at;
-}
-
 // One rank an expert rank, each with its share of the batch.
 strategy::Strategy experts_alone(const Request& r, int64_t ep) {
   strategy::Strategy s;
@@ -31,8 +24,8 @@ strategy::Strategy experts_alone(const Request& r, int64_t ep) {
 
 std::vector<sim::RebalancedStep> rebalanced(const Request& r, const cost::LoadSamples& samples,
                                             const strategy::Strategy& s) {
-  return sim::rebalanced_steps(samples.rebalance, load_at(samples.load, s.mesh.ep), *r.model, s,
-                               *r.cluster, samples.seed, samples.num_samples);
+  return sim::rebalanced_steps(samples.rebalance, cost::load_at(samples.load, s.mesh.ep), *r.model,
+                               s, *r.cluster, samples.seed, samples.num_samples);
 }
 
 cost::UnderLoad under_load(const Request& r, const cost::LoadSamples& samples, const Candidate& c) {
@@ -68,7 +61,7 @@ std::vector<cost::ExpertLoad> sampled_loads(const cost::LoadSamples& samples,
                                             const model::Model& model, int64_t ep) {
   std::vector<cost::ExpertLoad> loads;
   for (int64_t i = 0; i < samples.num_samples; ++i)
-    loads.push_back(cost::sample_load(load_at(samples.load, ep), model, ep, samples.seed, i,
+    loads.push_back(cost::sample_load(cost::load_at(samples.load, ep), model, ep, samples.seed, i,
                                       samples.num_samples));
   return loads;
 }
@@ -100,18 +93,36 @@ std::map<int64_t, double> statistic_of(const Imbalances& imbalances, cost::Stati
   return by_ep;
 }
 
+LoadedStep step_at(const Request& r, const Candidate& c, const cost::LoadDistribution& load) {
+  const int64_t ep = c.strategy.mesh.ep;
+  const double imbalance = cost::expected_imbalances(load, *r.model, {ep}).at(ep);
+  const cost::Estimate e = r.estimator()->estimate(c.strategy, imbalance);
+  return {e.seconds * (c.step_seconds() / c.estimate.seconds), e.peak_bytes};
+}
+
 void simulate_under_load(const Request& r, const cost::LoadSamples& samples, int64_t count,
                          Plan& plan) {
-  simulate_ranked(r, plan, count);
-  const auto end = plan.ranked.begin() + std::min(count, std::ssize(plan.ranked));
-  share_items(threads_of(r), end - plan.ranked.begin(), [&](int64_t, int64_t item) {
-    Candidate& c = plan.ranked[static_cast<size_t>(item)];
-    c.under_load = under_load(r, samples, c);
-  });
-  std::stable_sort(plan.ranked.begin(), end, [&](const Candidate& a, const Candidate& b) {
-    return cost::value(a.under_load->seconds, samples.statistic) <
-           cost::value(b.under_load->seconds, samples.statistic);
-  });
+  std::vector<Candidate>& ranked = plan.ranked;
+  const auto seconds = [&](const Candidate& c) {
+    return cost::value(c.under_load->seconds, samples.statistic);
+  };
+  // Those that take the place of who does not fit are judged in their turn.
+  for (int64_t num_judged = -1; num_judged < std::min(count, std::ssize(ranked));) {
+    simulate_ranked(r, plan, count);
+    const int64_t num = std::min(count, std::ssize(ranked));
+    share_items(threads_of(r), num, [&](int64_t, int64_t item) {
+      Candidate& c = ranked[static_cast<size_t>(item)];
+      if (!c.under_load) c.under_load = under_load(r, samples, c);
+    });
+    std::erase_if(ranked, [&](const Candidate& c) {
+      return c.under_load && c.under_load->peak_bytes.p95 > r.memory_limit_bytes;
+    });
+    num_judged =
+        std::ranges::count_if(ranked.begin(), ranked.begin() + std::min(count, std::ssize(ranked)),
+                              [](const Candidate& c) { return c.under_load.has_value(); });
+  }
+  std::stable_sort(ranked.begin(), ranked.begin() + std::min(count, std::ssize(ranked)),
+                   [&](const Candidate& a, const Candidate& b) { return seconds(a) < seconds(b); });
 }
 
 }  // namespace piper::plan

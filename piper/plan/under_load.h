@@ -1,9 +1,7 @@
-// What happens to a strategy under samples of a load that is not balanced, over every axis: the
-// whole search knows one number, rows of the busiest expert rank over the mean, and that is drawn
-// for every way to divide the experts.
-//
-// Time and memory grow with it. So the p95 of the step is the step at the p95 of the imbalance, and
-// the search ranks by what the asked statistic of the imbalance makes of each strategy.
+// What happens to a strategy under samples of a load that is not balanced. The whole search knows
+// one number for every way to divide the experts, the expected rows of the busiest expert rank over
+// the mean (Request::imbalance_by_ep). Drawn loads judge the strategies that it ranked: by the asked
+// statistic of their steps, and by whether they fit into memory at p95 of the samples.
 #pragma once
 
 #include <piper/cost/load_distribution.h>
@@ -26,16 +24,20 @@ using Imbalances = std::map<int64_t, std::vector<double>>;
 Imbalances sampled_imbalances(const Request& request, const cost::LoadSamples& samples,
                               const std::vector<int64_t>& eps);
 
-// The asked statistic of each: Request::imbalance_by_ep.
+// The asked statistic of each. Where experts move between samples the search goes by it.
 std::map<int64_t, double> statistic_of(const Imbalances& imbalances, cost::Statistic statistic);
 
 // Simulates the first `count` that are ranked (simulate_ranked), fills in their under_load, what is
 // simulated by as much slower as the simulation was than the closed form, and sorts these by the
-// statistic of their seconds. Where experts move between samples, a strategy keeps the better of
+// statistic of their seconds; those that need more memory than there is at p95 leave the ranking.
+// Where experts move between samples, a strategy keeps the better of
 // moving and staying by that statistic; what moves is simulated and added to the step behind it.
-// Requires that the request's imbalance_by_ep is statistic_of(sampled_imbalances(request, samples,
-// ...)).
 void simulate_under_load(const Request& request, const cost::LoadSamples& samples, int64_t count,
                          Plan& plan);
+
+// The candidate's step under another load than the request's, its simulation being as much slower
+// than the closed form as it is under that.
+LoadedStep step_at(const Request& request, const Candidate& candidate,
+                   const cost::LoadDistribution& load);
 
 }  // namespace piper::plan

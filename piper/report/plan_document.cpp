@@ -118,6 +118,14 @@ PlanRow parse_row(ObjectReader& reader) {
   std::erase_if(row.bytes, [](const auto& part) { return part.first == "device"; });  // the limit
   row.not_runnable = texts(values, "not_runnable");
   row.untrainable = texts(values, "untrainable");
+  row.runs_with = texts(values, "runs_with");
+  if (const Json* json = values.object("heavy_load")) {
+    ObjectReader heavy(*json, values.path("heavy_load"), reader.problems());
+    row.heavy_load = heavy.text("load", "");
+    row.heavy_step_seconds = number(heavy, "step_seconds");
+    row.heavy_peak_bytes = number(heavy, "peak_bytes");
+    row.fits_heavy_load = heavy.boolean("fits", false);
+  }
   return row;
 }
 

@@ -28,6 +28,11 @@ struct PlanRow {
   Parts seconds, bytes;                   // of a step; of the fullest stage
   std::vector<std::string> not_runnable;  // what this Piper's executor lacks
   std::vector<std::string> untrainable;   // of the model, whatever the strategy
+  std::vector<std::string> runs_with;     // trainers to which it can be exported, and "piper"
+  // Under a load that is less even.
+  std::string heavy_load;
+  std::optional<double> heavy_step_seconds, heavy_peak_bytes;
+  bool fits_heavy_load = false;
   // Of a run: the strategy that was trained, and what was measured of it.
   bool chosen = false;
   std::optional<double> measured_mfu, measured_step_seconds, measured_peak_bytes;

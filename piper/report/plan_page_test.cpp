@@ -71,12 +71,12 @@ TEST_CASE(
 }
 
 TEST_CASE("the ranking says what stands in the way of running a strategy here") {
-  CHECK(has(section_of(render(document()), "ranked"), "no: zero &lt;1&gt;"));
+  CHECK(has(section_of(render(document()), "ranked"), "this Piper lacks: zero &lt;1&gt;"));
   std::string json = kPlan;
   const std::string lacks = "\"not_runnable\": [\"zero <1>\"]";
   json.replace(json.find(lacks), lacks.size(), "\"untrainable\": [\"m: layer 0: sinks\"]");
   const PlanDocument plan = parse_plan_document(parse_json(json, "plan.json"), "plan.json");
-  CHECK(has(section_of(render(plan), "ranked"), "no: the model"));
+  CHECK(has(section_of(render(plan), "ranked"), "this Piper lacks: the model"));
 }
 
 TEST_CASE("texts of a plan cannot become markup") {

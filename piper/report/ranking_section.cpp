@@ -54,11 +54,28 @@ std::string axis_of(const std::string& reason) {
   return key.substr(key.rfind('.') + 1);
 }
 
-std::string runs_here(const PlanRow& row) {
+// Trainers that take it, and what this Piper's executor lacks for it.
+std::string who_runs(const PlanRow& row) {
   std::vector<std::string> lacks;
   if (!row.untrainable.empty()) lacks.emplace_back("the model");
   for (const std::string& reason : row.not_runnable) lacks.push_back(axis_of(reason));
-  return lacks.empty() ? "yes" : fmt::format("no: {}", fmt::join(lacks, ", "));
+  std::string text = fmt::format("{}", fmt::join(row.runs_with, ", "));
+  if (!lacks.empty())
+    text += fmt::format("{}this Piper lacks: {}", text.empty() ? "" : "; ", fmt::join(lacks, ", "));
+  return text;
+}
+
+std::string under_heavy_load(const PlanRow& row) {
+  if (!row.heavy_step_seconds) return "–";
+  return seconds(row.heavy_step_seconds) + ", " + bytes(row.heavy_peak_bytes) +
+         (row.fits_heavy_load ? "" : ": does not fit");
+}
+
+// "at zipf:0.3", of rows that say so.
+std::string heavy_load_of(const std::vector<PlanRow>& rows) {
+  for (const PlanRow& row : rows)
+    if (!row.heavy_load.empty()) return "at " + row.heavy_load;
+  return "at an uneven load";
 }
 
 std::string rejected_table(const PlanDocument& plan) {
@@ -99,7 +116,7 @@ std::string plan_header(const PlanDocument& plan) {
 
 namespace {
 
-// The best of each kind, against the fastest.
+// The best of each kind, against the best of all.
 std::string choices_table(const std::vector<PlanRow>& choices) {
   HtmlTable table{.columns = {{"what it is"},
                               {"strategy"},
@@ -107,7 +124,8 @@ std::string choices_table(const std::vector<PlanRow>& choices) {
                               {"step time", Align::kRight},
                               {"slower", Align::kRight},
                               {"peak memory", Align::kRight},
-                              {"runs in this Piper"}}};
+                              {heavy_load_of(choices), Align::kRight},
+                              {"who can run it"}}};
   const std::optional<double>& best = choices.front().step_seconds;
   for (const PlanRow& c : choices)
     table.rows.push_back({.cells = {{c.what, "strong"},
@@ -118,9 +136,10 @@ std::string choices_table(const std::vector<PlanRow>& choices) {
                                          ? format_percent(*c.step_seconds / *best - 1)
                                          : "–"},
                                     {bytes(c.peak_bytes)},
-                                    {runs_here(c)}},
+                                    {under_heavy_load(c)},
+                                    {who_runs(c)}},
                           .css_class = &c == &choices.front() ? "chosen" : ""});
-  return paragraph("What there is to choose from: the fastest, and the best of other kinds.") +
+  return paragraph("What there is to choose from: the best, and the best of other kinds.") +
          to_html(table) + paragraph("The ranking behind it:");
 }
 
@@ -141,7 +160,8 @@ std::string ranking_section(const PlanDocument& plan, size_t max_rows) {
                               {"MFU", Align::kRight},
                               {"step time", Align::kRight},
                               {"peak memory", Align::kRight},
-                              {"runs in this Piper"}}};
+                              {heavy_load_of(plan.ranked), Align::kRight},
+                              {"who can run it"}}};
   for (size_t i = 0; i < std::min(plan.ranked.size(), max_rows); ++i) {
     const PlanRow& r = plan.ranked[i];
     table.rows.push_back(
@@ -154,7 +174,8 @@ std::string ranking_section(const PlanDocument& plan, size_t max_rows) {
                    {percent(r.mfu)},
                    {seconds(r.step_seconds)},
                    {bytes(r.peak_bytes)},
-                   {runs_here(r)}},
+                   {under_heavy_load(r)},
+                   {who_runs(r)}},
          .css_class = i == 0 ? "chosen" : ""});
   }
   out += to_html(table);
