@@ -270,7 +270,7 @@ Run add_plan(Subcommand command) {
   command.add_option("--precision", flags->precision, "fp32, bf16, fp64, fp8, mxfp8 or nvfp4");
   command.add_flag(
       "--paper", flags->fixed.paper_form,
-      "Piper's own space: PP x EP = devices, PP | L, EP inside the fast domain (eq. 7-10)");
+      "Piper's own space: PP x EP = devices, PP <= L, EP inside the fast domain (eq. 7-10)");
   command
       .add_option("--what-if", flags->what_if,
                   "the plan on a changed machine beside the plan on this one: memory=x2 or =96GB, "
