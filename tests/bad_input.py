@@ -116,6 +116,8 @@ def cases(folder):
         yield f"plan {fixed}", [*whole, *fixed.split()], expected
     yield "more chunks than layers", ["estimate", "--model", "olmoe-1b-7b", "--cluster", "dgx-h100", "--pp", "4", "--vpp", "5", "--schedule", "interleaved"],\
         ["--pp x --vpp is 4 x 5; allowed: a product of at most 16, the layers of olmoe-1b-7b"]
+    yield "copies of experts in a plan", [*whole, "--load", "zipf:0.3", "--samples", "60", "--rebalance", "shadow"],\
+        ["--rebalance is shadow: plan tries no strategy with slots for copies", "allowed: off, threshold:X, price, random:F"]
     yield "more devices than there are", ["plan", "--model", good, "--cluster", "rtx4090x8", "--devices", "4096"], ["4096"]
 
 

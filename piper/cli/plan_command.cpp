@@ -77,11 +77,13 @@ std::optional<cost::LoadSamples> samples_of(const Flags& flags) {
   const std::optional<cost::LoadDistribution> load = load_of(flags.load);
   if (!load && !flags.statistic.empty())
     throw InvalidInput("--for says by what of --load to rank; give --load too");
+  if (traits(balance::parse_rebalance(flags.rebalance, "--rebalance").kind).copies)
+    throw InvalidInput(fmt::format(
+        "--rebalance is {}: plan tries no strategy with slots for copies of experts; allowed: off, "
+        "threshold:X, price, random:F; piper sim takes {} for a strategy with --redundant-experts",
+        flags.rebalance, flags.rebalance));
   const balance::RebalancePolicy rebalance =
       rebalance_of_samples(flags.rebalance, flags.rebalance_every, flags.load);
-  // Of the strategies that are tried none has slots for copies.
-  if (const std::string line = balance::contradiction(rebalance, 0); !line.empty())
-    throw InvalidInput(line);
   if (!load) return std::nullopt;
   if (flags.imbalance > 1) throw InvalidInput("--load draws the imbalance; leave out --imbalance");
   cost::LoadSamples samples{.load = *load,
@@ -279,7 +281,7 @@ Run add_plan(Subcommand command) {
       .type_name("CHANGE");
   add_load_flags(command, flags->load);
   add_rebalance_flags(command, flags->rebalance, flags->rebalance_every,
-                      "with --load, whose samples are then the steps of one run: ");
+                      "with --load, whose samples are then the steps of one run: ", false);
   add_allocation_flags(command, flags->nodes.allocation);
   add_launch_file_flags(command, flags->nodes.files);
   command
