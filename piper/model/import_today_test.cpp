@@ -45,6 +45,19 @@ int64_t attention_of(const Model& model, size_t layer) {
   return count_layer(model, model.layers[layer]).attention;
 }
 
+TEST_CASE("MiniMax-M2: a list of attention that is full everywhere is read, another is refused") {
+  Json config = small("minimax_m2", with_experts({{"attn_type_list", {1, 1}}}));
+  const Model model = read(config);
+  CHECK(model.ignored_keys.empty());
+  CHECK(model.layers[0].attention.kind == AttentionKind::kGrouped);
+  config["attn_type_list"] = {0, 1};
+  CHECK(complaint(config).find("'attn_type_list' is [0,1], which Piper cannot describe: linear "
+                               "attention") != std::string::npos);
+  config["attn_type_list"] = {1, 1, 1};
+  CHECK(complaint(config).find("'attn_type_list' has 3 entries; allowed: one for each of the 2") !=
+        std::string::npos);
+}
+
 TEST_CASE("MiMo-V2-Flash: heads, value sizes and sinks by kind of layer") {
   const Model model =
       read(small("mimo_v2_flash", with_experts({{"v_head_dim", 2},
