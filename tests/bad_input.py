@@ -114,6 +114,10 @@ def cases(folder):
                              ("--micro-batch 0", "--micro-batch is 0"), ("--pp -1", "--pp is -1"), ("--micro-batch 7", "--micro-batch 4 or 8"),
                              ("--pp 4 --ep 8 --dp 16 --tp 8", "--tp 8 with --dp 16", "--dp 2")):
         yield f"plan {fixed}", [*whole, *fixed.split()], expected
+    yield "more chunks than layers", ["estimate", "--model", "olmoe-1b-7b", "--cluster", "dgx-h100", "--pp", "4", "--vpp", "5", "--schedule", "interleaved"],\
+        ["--pp x --vpp is 4 x 5; allowed: a product of at most 16, the layers of olmoe-1b-7b"]
+    yield "copies of experts in a plan", [*whole, "--load", "zipf:0.3", "--samples", "60", "--rebalance", "shadow"],\
+        ["--rebalance is shadow: plan tries no strategy with slots for copies", "allowed: off, threshold:X, price, random:F"]
     yield "more devices than there are", ["plan", "--model", good, "--cluster", "rtx4090x8", "--devices", "4096"], ["4096"]
 
 

@@ -92,6 +92,12 @@ def check_schedule_of_mixtures():
     assert "trainer megatron-core runs mixture layers in one piece" in refused and refused.count("\n") == 1, refused
 
 
+def check_help_offers_what_works():
+    """`plan` tries no strategy with slots for copies of experts, so that its help offers no policy that fills them."""
+    policies = {command: next(line for line in piper(command, "--help").splitlines() if "--rebalance TEXT" in line) for command in ("plan", "sim")}
+    assert "shadow" in policies["sim"] and "shadow" not in policies["plan"] and "threshold:X" in policies["plan"], policies
+
+
 def check_memory_is_said():
     """A strategy that does not fit is priced all the same, and said not to fit, whoever prices it."""
     axes = [*MODEL, "--ep", 8, "--dp", 8]
@@ -172,6 +178,7 @@ def main():
     check_export_of_a_file()
     check_schedule_of_mixtures()
     check_memory_is_said()
+    check_help_offers_what_works()
     check_threads()
     check_rows_are_whole()
     check_whole_what_if()

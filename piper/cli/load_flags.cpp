@@ -23,15 +23,18 @@ void add_load_flags(Subcommand command, LoadFlags& flags) {
 }
 
 void add_rebalance_flags(Subcommand command, std::string& policy, int64_t& every,
-                         const std::string& when) {
+                         const std::string& when, bool has_slots) {
+  const std::string copies =
+      "replicate or shadow (slots of --redundant-experts hold copies of those with most rows: "
+      "where "
+      "ranks become most even, or on every rank), ";
   command
       .add_option("--rebalance", policy,
                   when +
                       "when experts move to other ranks of their group: off, threshold:X (the "
                       "busiest rank has more than X times the mean), price (what is saved exceeds "
-                      "what moving costs), replicate or shadow (slots of --redundant-experts hold "
-                      "copies of those with most rows: where ranks become most even, or on every "
-                      "rank), random:F (that part of them, for measuring)")
+                      "what moving costs), " +
+                      (has_slots ? copies : "") + "random:F (that part of them, for measuring)")
       .show_default();
   command
       .add_option("--rebalance-every", every,

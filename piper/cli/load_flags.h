@@ -21,10 +21,11 @@ struct LoadFlags {
 // `flags` outlives `command`.
 void add_load_flags(Subcommand command, LoadFlags& flags);
 
-// --rebalance and --rebalance-every, of sim and train. `when` begins the help of the former; may be
-// empty. What they refer to outlives `command`.
+// --rebalance and --rebalance-every, of plan, sim and train. `when` begins the help of the former;
+// may be empty. `has_slots`: strategies may have slots for copies of experts, so that policies which
+// fill them are offered. What they refer to outlives `command`.
 void add_rebalance_flags(Subcommand command, std::string& policy, int64_t& every,
-                         const std::string& when);
+                         const std::string& when, bool has_slots = true);
 
 // Of a run whose steps are the samples of --load. Throws InvalidInput: without a load, or where the
 // samples end before experts move.

@@ -81,11 +81,13 @@ std::optional<cost::LoadSamples> samples_of(const Flags& flags) {
   if (!load && !flags.statistic.empty())
     throw InvalidInput("--for says by what of --load to rank; give --load too");
   if (flags.imbalance) load = cost::parse_load(fmt::format("hot-rank:{}", *flags.imbalance));
+  if (traits(balance::parse_rebalance(flags.rebalance, "--rebalance").kind).copies)
+    throw InvalidInput(fmt::format(
+        "--rebalance is {}: plan tries no strategy with slots for copies of experts; allowed: off, "
+        "threshold:X, price, random:F; piper sim takes {} for a strategy with --redundant-experts",
+        flags.rebalance, flags.rebalance));
   const balance::RebalancePolicy rebalance =
       rebalance_of_samples(flags.rebalance, flags.rebalance_every, flags.load);
-  // Of the strategies that are tried none has slots for copies.
-  if (const std::string line = balance::contradiction(rebalance, 0); !line.empty())
-    throw InvalidInput(line);
   if (!load) return std::nullopt;
   cost::LoadSamples samples{.load = *load,
                             .num_samples = flags.load.num_samples,
@@ -277,7 +279,7 @@ Run add_plan(Subcommand command) {
   command.add_option("--precision", flags->precision, "fp32, bf16, fp64, fp8, mxfp8 or nvfp4");
   command.add_flag(
       "--paper", flags->fixed.paper_form,
-      "Piper's own space: PP x EP = devices, PP | L, EP inside the fast domain (eq. 7-10)");
+      "Piper's own space: PP x EP = devices, PP <= L, EP inside the fast domain (eq. 7-10)");
   command
       .add_option("--what-if", flags->what_if,
                   "the plan on a changed machine beside the plan on this one: memory=x2 or =96GB, "
@@ -286,7 +288,7 @@ Run add_plan(Subcommand command) {
       .type_name("CHANGE");
   add_load_flags(command, flags->load);
   add_rebalance_flags(command, flags->rebalance, flags->rebalance_every,
-                      "with --load, whose samples are then the steps of one run: ");
+                      "with --load, whose samples are then the steps of one run: ", false);
   add_allocation_flags(command, flags->nodes.allocation);
   add_launch_file_flags(command, flags->nodes.files);
   command

@@ -189,9 +189,13 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
   s.micro_batch_sequences = f.micro_batch_sequences.value_or(1);
   s.mtp_depth = f.mtp_depth.value_or(0);
   if (s.mesh.num_virtual_stages() > model.num_layers())
-    throw InvalidInput(fmt::format("--pp is {}{}; allowed: 1 to {}, the layers of {}", s.mesh.pp,
-                                   s.mesh.vpp > 1 ? fmt::format(" with --vpp {}", s.mesh.vpp) : "",
-                                   model.num_layers(), model.name));
+    throw InvalidInput(
+        s.mesh.vpp > 1
+            ? fmt::format(
+                  "--pp x --vpp is {} x {}; allowed: a product of at most {}, the layers of {}",
+                  s.mesh.pp, s.mesh.vpp, model.num_layers(), model.name)
+            : fmt::format("--pp is {}; allowed: 1 to {}, the layers of {}", s.mesh.pp,
+                          model.num_layers(), model.name));
   s.layers_per_stage = f.layers_per_stage.empty()
                            ? strategy::even_split(model.num_layers(), s.mesh.num_virtual_stages())
                            : f.layers_per_stage;

@@ -60,6 +60,7 @@ TEST_CASE("totals are what the makers print, within the last printed digit") {
       {"kimi-k2", 1000, 50, 32, 1.0},
       {"olmoe-1b-7b", 6.9, 0.05, 1.3, 0.05},
       {"gpt-oss-20b", 21, 0.5, 3.6, 0.05},
+      {"gpt-oss-120b", 117, 0.5, 5.1, 0.05},
       {"glm-4.5", 355, 3, 32, 1.0},
       {"grok-1", 314, 2, 86, 4},
       {"mixtral-8x7b", 46.7, 0.05, 12.9, 0.05},

@@ -111,10 +111,17 @@ void refuse_layer_types(Import& in) {
   }
 }
 
+// MiniMax: 1 is attention to all keys, 0 the lightning kind. import_windows() reads the former.
+bool lists_full_attention(const Keys::Unread& entry) {
+  return entry.key == "attn_type_list" && entry.value->is_array() &&
+         std::ranges::all_of(*entry.value, [](const Json& type) { return type == 1; });
+}
+
 void refuse_keys(Import& in) {
   for (const Keys::Unread& entry : in.keys.entries()) {
     if (entry.outside || asks_for_nothing(*entry.value)) continue;
     if (std::ranges::find(kInnocent, entry.key) != std::end(kInnocent)) continue;
+    if (lists_full_attention(entry)) continue;
     for (const Sign& sign : kKeys)
       if (entry.key.starts_with(sign.word)) refuse(in, entry.path, *entry.value, sign.what);
   }

@@ -8,6 +8,8 @@
 namespace piper::model {
 namespace {
 
+constexpr Spellings kIsMixture = {"is_moe_layer"};  // EXAONE-MoE: true or false a layer
+
 // moe_layer_freq: every n-th layer counted from 0 (DeepSeek), or 0/1 a layer (MiMo, Moonlight).
 void apply_frequency(Import& in, std::vector<bool>& moe) {
   static constexpr Spellings kKey = {"moe_layer_freq"};
@@ -37,7 +39,7 @@ void apply_range(Import& in, std::vector<bool>& moe) {
   const auto num_layers = static_cast<int64_t>(moe.size());
   // A list of all layers leaves nothing to a default.
   const bool listed = in.keys.is_list({"moe_layer_freq"}) || in.keys.is_list({"mlp_layer_types"}) ||
-                      in.keys.is_given({"moe_layers_enum"});
+                      in.keys.is_list(kIsMixture) || in.keys.is_given({"moe_layers_enum"});
   const int64_t first =
       listed && !in.keys.is_given(kFirst) ? 0 : in.keys.integer(kFirst, 0, kMaxLayers).value_or(0);
   int64_t last = in.keys.integer({"moe_layer_end_index"}, -1, kMaxLayers).value_or(-1);
@@ -87,6 +89,9 @@ void apply_lists(Import& in, std::vector<bool>& moe) {
     moe = listed;
   }
   if (in.keys.has({"moe_layers_enum"})) moe = enumerated(in);
+  if (const std::vector<bool> each = in.keys.booleans_by_layer(kIsMixture, num_layers);
+      !each.empty())
+    moe = each;
   const std::vector<std::string> types = in.keys.texts_by_layer({"mlp_layer_types"}, num_layers);
   for (size_t i = 0; i < types.size(); ++i) {
     if (types[i] != "sparse" && types[i] != "dense")

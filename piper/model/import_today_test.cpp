@@ -45,6 +45,61 @@ int64_t attention_of(const Model& model, size_t layer) {
   return count_layer(model, model.layers[layer]).attention;
 }
 
+TEST_CASE("MiniMax-M2: a list of attention that is full everywhere is read, another is refused") {
+  Json config = small("minimax_m2", with_experts({{"attn_type_list", {1, 1}}}));
+  const Model model = read(config);
+  CHECK(model.ignored_keys.empty());
+  CHECK(model.layers[0].attention.kind == AttentionKind::kGrouped);
+  config["attn_type_list"] = {0, 1};
+  CHECK(complaint(config).find("'attn_type_list' is [0,1], which Piper cannot describe: linear "
+                               "attention") != std::string::npos);
+  config["attn_type_list"] = {1, 1, 1};
+  CHECK(complaint(config).find("'attn_type_list' has 3 entries; allowed: one for each of the 2") !=
+        std::string::npos);
+}
+
+TEST_CASE("EXAONE-MoE: a list says layer by layer which ones are mixtures, whatever else says") {
+  Json config = small("exaone_moe", with_experts({{"num_hidden_layers", 4},
+                                                  {"first_last_k_dense_replace", 1},
+                                                  {"is_moe_layer", {false, true, false, true}}}));
+  const auto pattern = [&] {
+    std::string text;
+    for (const Layer& layer : read(config).layers) text += layer.feed_forward.is_moe() ? 'M' : 'd';
+    return text;
+  };
+  CHECK(pattern() == "dMdM");
+  config["is_moe_layer"] = {0, 0, 1, 1};
+  CHECK(pattern() == "ddMM");
+  config["is_moe_layer"] = {true, false};
+  CHECK(complaint(config).find("'is_moe_layer' has 2 entries; allowed: one for each of the 4") !=
+        std::string::npos);
+  config["is_moe_layer"] = {true, false, 2, true};
+  CHECK(complaint(config).find("'is_moe_layer[2]' is 2; allowed: true, false") !=
+        std::string::npos);
+}
+
+TEST_CASE("a list with an entry a layer that nothing reads is refused, unless all entries agree") {
+  const auto config = [](const Json& more) {
+    Json all = small("qwen3", {{"num_hidden_layers", 4}});
+    all.update(more);
+    return all;
+  };
+  const Json differ = {{"swiglu_limits", {0, 0, 7, 7}}};
+  CHECK(complaint(config(differ))
+            .find("'swiglu_limits' has an entry for each layer, and they "
+                  "differ") != std::string::npos);
+  CHECK(complaint(config(differ)).find("--ignore swiglu_limits") != std::string::npos);
+  CHECK(read(config(differ), {"swiglu_limits"}).num_layers() == 4);
+  CHECK(complaint(config({{"kinds_of", {{"a", {"x", "y", "x", "y"}}}}}))
+            .find("'kinds_of.a' has an entry for each layer") != std::string::npos);
+  // One more for a module of multi-token prediction.
+  CHECK(complaint(config({{"kinds", {1, 2, 1, 2, 1}}, {"num_nextn_predict_layers", 1}}))
+            .find("'kinds' has an entry for each layer") != std::string::npos);
+  for (const Json& harmless : {Json{{"kinds", {7, 7, 7, 7}}}, Json{{"kinds", {1, 2, 1}}},
+                               Json{{"eos_token_id", {1, 2, 3, 4}}}})
+    CHECK(complaint(config(harmless)) == "accepted");
+}
+
 TEST_CASE("MiMo-V2-Flash: heads, value sizes and sinks by kind of layer") {
   const Model model =
       read(small("mimo_v2_flash", with_experts({{"v_head_dim", 2},

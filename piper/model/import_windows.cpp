@@ -88,6 +88,7 @@ void set_by_rule(Import& in, const Spans& spans) {
 }  // namespace
 
 void import_windows(Import& in) {
+  in.keys.integers_by_layer({"attn_type_list"}, 1, 1, in.model.num_layers());
   import_layers_without_positions(in);
   Spans spans;
   spans.sliding =

@@ -178,6 +178,29 @@ std::vector<int64_t> Keys::integers_by_layer(Spellings names, int64_t min, int64
   return values;
 }
 
+std::vector<bool> Keys::booleans_by_layer(Spellings names, int64_t num_layers) {
+  const Found found = find(names);
+  if (found.scope == nullptr) return {};
+  const Json* array = found.scope->array(found.name);
+  if (array == nullptr) return {};
+  std::vector<bool> values;
+  for (size_t i = 0; i < array->size(); ++i) {
+    const Json& value = (*array)[i];
+    if (!value.is_boolean() && value != 0 && value != 1)
+      found.scope->problem(fmt::format("{}[{}]", found.name, i),
+                           "is " + quote(value) + "; allowed: true, false");
+    values.push_back(value == true || value == 1);
+  }
+  if (std::ssize(values) == num_layers || !layers_known_) {
+    values.resize(static_cast<size_t>(num_layers));
+    return values;
+  }
+  found.scope->problem(found.name, fmt::format("has {} entries; allowed: one for each of the {} "
+                                               "layers",
+                                               values.size(), num_layers));
+  return {};
+}
+
 std::vector<std::string> Keys::texts_by_layer(Spellings names, int64_t num_layers) {
   const Found found = find(names);
   if (found.scope == nullptr) return {};

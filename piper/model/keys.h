@@ -49,6 +49,9 @@ class Keys {
   // problem.
   std::vector<int64_t> integers_by_layer(Spellings names, int64_t min, int64_t max,
                                          int64_t num_layers);
+  // An array of booleans, or of 0 and 1, with one entry a layer; empty when absent. Another length is
+  // a problem.
+  std::vector<bool> booleans_by_layer(Spellings names, int64_t num_layers);
   // An array of strings with one entry a layer; empty when absent. A longer one is cut.
   std::vector<std::string> texts_by_layer(Spellings names, int64_t num_layers);
   std::vector<int64_t> integers(Spellings names, int64_t min, int64_t max);

@@ -206,6 +206,25 @@ bool speaks_of_shapes(std::string_view key) {
   });
 }
 
+// A list with an entry a layer, modules of multi-token prediction counted or not, whose entries
+// differ: it says what some layers are, whatever its name. Looked for in objects, too; "" = none.
+std::string list_by_layer(const Import& in, const Json& value, const std::string& path) {
+  if (value.is_object()) {
+    for (const auto& [key, inner] : value.items())
+      if (const std::string found = list_by_layer(in, inner, path + "." + key); !found.empty())
+        return found;
+    return "";
+  }
+  constexpr size_t kLeastEntries = 3;  // two are most likely the ends of a range
+  if (!value.is_array() || value.size() < kLeastEntries || !in.keys.layers_known()) return "";
+  const auto entries = static_cast<int64_t>(value.size());
+  const int64_t layers = in.model.num_layers(), modules = in.model.num_next_token_layers;
+  const bool is_by_layer =
+      entries == layers || (entries >= layers - modules && entries <= layers + modules);
+  const bool differs = std::ranges::any_of(value, [&](const Json& e) { return e != value[0]; });
+  return is_by_layer && differs ? path : "";
+}
+
 // Ids of tokens, and what is switched off or empty: it asks for nothing. A number 0 may be a
 // factor.
 bool without_effect(const Keys::Unread& unread) {
@@ -265,6 +284,13 @@ void sort_unread_keys(Import& in) {
           unread.path, fmt::format("is {}; it may change the model's shapes and is not supported; "
                                    "--ignore {} reads the config without it",
                                    quote(*unread.value), unread.key));
+    else if (const std::string list =
+                 unread.outside ? "" : list_by_layer(in, *unread.value, unread.path);
+             !list.empty())
+      in.keys.problems()->add(
+          list, fmt::format("has an entry for each layer, and they differ, but is not understood; "
+                            "--ignore {} reads the config without it",
+                            unread.key));
     else if (const std::string meant = misspelt(in, unread); !meant.empty())
       in.keys.problems()->add(unread.path,
                               fmt::format("is not understood; did you mean '{}'?", meant));

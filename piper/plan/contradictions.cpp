@@ -11,26 +11,9 @@
 #include <string>
 
 namespace piper::plan {
-namespace {
 
 using strategy::PipelineSchedule;
 using strategy::Placement;
-
-struct Count {
-  const char* flag;
-  std::optional<int64_t> FixedAxes::*value;
-  const char* must;  // what it is by itself; "" = only the others decide
-};
-constexpr std::array kCounts{
-    Count{"--tp", &FixedAxes::tp, "divides the devices and the heads"},
-    Count{"--cp", &FixedAxes::cp, "divides the devices and the sequence, 512 tokens a part"},
-    Count{"--pp", &FixedAxes::pp, "divides the devices, at most the layers"},
-    Count{"--dp", &FixedAxes::dp, "divides the devices and the batch"},
-    Count{"--ep", &FixedAxes::ep, "divides the devices and the experts"},
-    Count{"--etp", &FixedAxes::etp, "divides the devices and an expert's width, at most 8"},
-    Count{"--vpp", &FixedAxes::vpp, ""},
-    Count{"--micro-batch", &FixedAxes::micro_batch_sequences, "divides the batch, at most 16"},
-    Count{"--num-micro-batches", &FixedAxes::num_micro_batches, "divides the batch"}};
 
 bool leaves_any(const Request& r, const std::vector<Shape>& shapes) {
   return std::ranges::any_of(shapes, [&](const Shape& shape) {
@@ -55,6 +38,24 @@ bool leaves_any(const Request& r, const std::vector<Shape>& shapes) {
     return false;
   });
 }
+
+namespace {
+
+struct Count {
+  const char* flag;
+  std::optional<int64_t> FixedAxes::*value;
+  const char* must;  // what it is by itself; "" = only the others decide
+};
+constexpr std::array kCounts{
+    Count{"--tp", &FixedAxes::tp, "divides the devices and the heads"},
+    Count{"--cp", &FixedAxes::cp, "divides the devices and the sequence, 512 tokens a part"},
+    Count{"--pp", &FixedAxes::pp, "divides the devices, at most the layers"},
+    Count{"--dp", &FixedAxes::dp, "divides the devices and the batch"},
+    Count{"--ep", &FixedAxes::ep, "divides the devices and the experts"},
+    Count{"--etp", &FixedAxes::etp, "divides the devices and an expert's width, at most 8"},
+    Count{"--vpp", &FixedAxes::vpp, ""},
+    Count{"--micro-batch", &FixedAxes::micro_batch_sequences, "divides the batch, at most 16"},
+    Count{"--num-micro-batches", &FixedAxes::num_micro_batches, "divides the batch"}};
 
 class Contradiction {
  public:

@@ -15,10 +15,14 @@ namespace piper::plan {
 cluster::Cluster extended(cluster::Cluster cluster);
 
 // One device, two, four, ... a node, then 1, 2, 3, 4, 6, 8, 12, ... nodes, until three counts in a
-// row fit; then whatever lies between the last count that does not fit and the first that does, as
-// far as whole nodes go. `fits` is asked once a count; nullopt: the count could not be looked at.
-// Returns how many counts below the fewest nobody looked at, because there are too many.
-int64_t walk_device_counts(const cluster::Cluster& cluster,
+// row fit. Then the numbers of whole nodes below the first that fits (below a node: of devices),
+// for which `could_fit` holds: first those above the last that did not fit, then smaller ones, since
+// what divides the axes well may fit where more devices do not. Where none of the steps fits, all
+// that the cluster has as it was before extended(). `could_fit` is cheap and never false for a count
+// that fits; `fits` is asked once a count, of at most 64 in each of these ranges; nullopt: the count
+// could not be looked at. Returns how many counts below the fewest that could fit nobody looked at.
+int64_t walk_device_counts(const cluster::Cluster& extended,
+                           const std::function<bool(int64_t num_devices)>& could_fit,
                            const std::function<std::optional<bool>(int64_t num_devices)>& fits);
 
 }  // namespace piper::plan

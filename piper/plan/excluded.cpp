@@ -74,9 +74,6 @@ class Exclusions {
     if (!std::ranges::binary_search(degrees_, ep))
       add(degrees, fmt::format("ep {} does not divide {} experts", ep, r_.model->num_experts()),
           "eq. 8", fmt::format("ep: {}", nearest_values(degrees_, ep)));
-    else if (layers() % pp != 0)
-      add(degrees, fmt::format("pp {} does not divide {} layers", pp, layers()),
-          "eq. 9 (paper form)", fmt::format("pp: {}", nearest_values(divisors(layers()), pp)));
     else if (ep > fast)
       add(degrees, fmt::format("ep {} leaves the fast domain of {} devices", ep, fast), "eq. 10",
           "without --paper it is priced instead");

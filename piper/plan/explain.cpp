@@ -69,10 +69,50 @@ std::string shrink_words(const Request& r, const Strategy& s, const Shrink& shri
   return fmt::format("{:.2f} times less {}", shrink.factor, shrink.part.name);
 }
 
+bool is_pipelined(Family family) {
+  return family == Family::kPipeline || family == Family::kPipelineAndTensor;
+}
+
+// Why no strategy of a family was tried, and what would change that.
+struct NotTried {
+  std::string because, change;
+};
+
+// The user's own words first, then what the trainer does not run; nothing: it is arithmetic.
+std::optional<NotTried> not_tried(const Request& r, Family family) {
+  const FixedAxes& f = r.fixed;
+  const auto leave_open = [](const char* flag, int64_t value) {
+    return NotTried{fmt::format("{} is fixed at {}", flag, value),
+                    fmt::format("leave {} open", flag)};
+  };
+  if (family == Family::kFullySharded && f.zero.value_or(3) != 3)
+    return leave_open("--zero", *f.zero);
+  if (is_pipelined(family) && f.pp == 1) return leave_open("--pp", 1);
+  if ((family == Family::kTensor || family == Family::kPipelineAndTensor) && f.tp == 1)
+    return leave_open("--tp", 1);
+  if (family == Family::kContext && f.cp == 1) return leave_open("--cp", 1);
+  const cost::Offers& offers = r.offers();
+  const bool has_pipeline = std::ranges::any_of(
+      strategy::kPipelineSchedules,
+      [&](strategy::PipelineSchedule schedule) { return offers.has(schedule, 2); });
+  const char* lacks = nullptr;
+  if (family == Family::kFullySharded && !offers.has_zero(3, 1) && !offers.has_zero(3, 2))
+    lacks = "ZeRO 3";
+  if (is_pipelined(family) && !has_pipeline) lacks = "a pipeline";
+  if (lacks == nullptr) return std::nullopt;
+  return NotTried{fmt::format("trainer {} does not run {}", r.trainer->name, lacks),
+                  "another --trainer"};
+}
+
 FamilyVerdict verdict(const Request& r, const FamilyBest& of, const Candidate* winner) {
   FamilyVerdict v{.family = name(of.family)};
   if (!of.best && !of.smallest) {
     v.best = "-";
+    if (const std::optional<NotTried> not_one = not_tried(r, of.family)) {
+      v.lost = not_one->because;
+      v.revive = not_one->change;
+      return v;
+    }
     v.lost = "no strategy of this kind divides the devices, layers, heads and batch";
     v.revive = "leave an axis open, or another number of devices";
     return v;

@@ -59,6 +59,70 @@ TEST_CASE("the fewest devices are those that trying one count after the other fi
   CHECK_FALSE(search(request_of(*found.num_devices)).ranked.empty());
 }
 
+TEST_CASE("a trainer that keeps less with the host is asked for pipelines, too") {
+  World world("mixtral-8x7b");
+  for (const char* trainer : {"megatron", "megatron-2021"}) {
+    CAPTURE(trainer);
+    world.trainer = cost::load_trainer(trainer);
+    Request request = world.request(24, 48);
+    const double least = least_memory(request).estimate.peak_bytes;
+    request.memory_limit_bytes = 0;
+    request.prunes = false;
+    double all = 1e30;
+    for (const FamilyBest& family : search(request).families)
+      if (family.smallest) all = std::min(all, family.smallest->estimate.peak_bytes);
+    CHECK(least == all);
+  }
+}
+
+TEST_CASE("a number of devices that no step of the walk names is found: 61 stages of 8 are 488") {
+  const World world("deepseek-v3");
+  const auto request_of = [&](int64_t n) {
+    Request request = world.request(n, n);
+    request.fixed.pp = 61;
+    request.fixed.tp = request.fixed.cp = request.fixed.etp = 1;
+    request.fixed.ep = request.fixed.dp = 8;
+    return request;
+  };
+  const FewestDevices found = fewest_devices(world.cluster, request_of);
+  REQUIRE(found.num_devices);
+  CHECK(*found.num_devices == 488);
+}
+
+TEST_CASE("fewer devices fit where more do not, when the experts divide by the fewer alone") {
+  World world("deepseek-v2");  // 160 experts
+  const auto request_of = [&](int64_t n) {
+    Request request = world.request(n, n);
+    request.fixed.offload = strategy::Offload::kNone;
+    request.fixed.zero = 0;
+    request.fixed.pp = request.fixed.tp = request.fixed.cp = request.fixed.etp = 1;
+    request.memory_limit_bytes = 315e9;
+    return request;
+  };
+  const FewestDevices found = fewest_devices(world.cluster, request_of);
+  REQUIRE(found.num_devices);
+  CHECK(*found.num_devices == 80);  // 64 and 96 divide into 32 groups of experts alone
+  CHECK(found.num_not_looked_at == 0);
+}
+
+TEST_CASE("a refusal names what the user fixed and how many numbers were tried, no offload") {
+  World world("deepseek-v3");
+  const auto request_of = [&](int64_t n) {
+    Request request = world.request(n, n);
+    request.fixed.pp = 62;
+    return request;
+  };
+  CHECK_THROWS_WITH_AS(fewest_devices(world.cluster, request_of),
+                       doctest::Contains("numbers of devices were tried, 1 to "), InvalidInput);
+  try {
+    fewest_devices(world.cluster, request_of);
+  } catch (const InvalidInput& error) {
+    const std::string said = error.what();
+    CHECK(said.starts_with("--pp 62"));
+    CHECK(said.find("offload") == std::string::npos);
+  }
+}
+
 TEST_CASE("activations leave only where there is a pipeline") {
   const World world("mixtral-8x7b");
   Request request = world.request(16, 64);

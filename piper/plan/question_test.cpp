@@ -54,6 +54,23 @@ TEST_CASE("the paper's form admits exactly the PP x EP that eq. 7-10 give (ERRAT
   CHECK(paper_shapes("m10b-e256", 1024) == Pairs{{32, 32}});
   CHECK(paper_shapes("m10b-e128", 512) == Pairs{{16, 32}, {32, 16}});
   CHECK(paper_shapes("m10b-e16", 64) == Pairs{{4, 16}, {8, 8}, {16, 4}, {32, 2}});
+  // 61 layers is a prime number: eq. 9 asks for no equal stages.
+  CHECK(paper_shapes("deepseek-v3", 512) == Pairs{{16, 32}, {32, 16}});
+}
+
+TEST_CASE(
+    "the paper's form plans a model whose layers no depth divides, and says what it excludes") {
+  Asked asked(question("deepseek-v3", "frontier", 512));
+  asked.question.fixed.runnable = asked.question.fixed.paper_form = true;
+  const Request request = asked.request();
+  const Plan plan = search(request);
+  REQUIRE_FALSE(plan.ranked.empty());
+  for (const Candidate& c : plan.ranked)
+    CHECK(c.strategy.layers_per_stage ==
+          strategy::even_split(61, c.strategy.mesh.num_virtual_stages()));
+  for (const Excluded& one : excluded_degrees(request))
+    CHECK_MESSAGE(one.constraint.find("does not divide 61 layers") == std::string::npos,
+                  one.constraint);
 }
 
 TEST_CASE("what this Piper trains is a subset of the whole, and never beats it") {

@@ -5,7 +5,7 @@
 //
 //   eq. 7   PP x DP = devices, EP | DP    the paper: DP = EP, no replicas of experts
 //   eq. 8   EP | E
-//   eq. 9   PP <= L                       the paper: PP | L
+//   eq. 9   PP <= L                       the paper too; stages are then as even as L allows
 //   eq. 10  EP within the fast domain     the paper alone; here it is priced, not forbidden
 //
 // Nothing better is lost: a shape (micro-batch, tp, cp, ep, etp, sp) at a depth is passed over only

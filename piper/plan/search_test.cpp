@@ -279,6 +279,26 @@ TEST_CASE("when nothing fits there is still an answer: what lacks least in each 
   }
 }
 
+TEST_CASE(
+    "a family that was not tried lost to what the trainer does not run, or to what is fixed") {
+  World world;
+  const auto lost = [](const Request& request, Family family) {
+    for (const FamilyVerdict& v : explain_families(request, search(request)))
+      if (v.family == name(family)) return v.lost + "; " + v.revive;
+    return std::string();
+  };
+  CHECK(lost(world.request(8, 16), Family::kFullySharded).find("does not run") ==
+        std::string::npos);
+  world.trainer = cost::load_trainer("megatron");
+  Request request = world.request(8, 16);
+  CHECK(lost(request, Family::kFullySharded) ==
+        "trainer megatron does not run ZeRO 3; another --trainer");
+  request.fixed.pp = 1;
+  CHECK(lost(request, Family::kPipeline) == "--pp is fixed at 1; leave --pp open");
+  request.fixed.zero = 1;
+  CHECK(lost(request, Family::kFullySharded) == "--zero is fixed at 1; leave --zero open");
+}
+
 TEST_CASE("more bandwidth, lower latency and more memory never make the best plan slower") {
   const World world;
   const auto best = [&](const cluster::Cluster& cluster, double limit) {

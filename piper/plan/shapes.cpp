@@ -89,8 +89,7 @@ class Shapes {
   bool is_of_the_paper(const Shape& shape) const {
     if (r_.fixed.paper_form && shape.cp > 1) return false;
     return !r_.fixed.paper_form ||
-           (shape.tp == 1 && shape.dp == shape.ep && r_.model->num_layers() % shape.pp == 0 &&
-            shape.ep <= fast_domain(*r_.cluster));
+           (shape.tp == 1 && shape.dp == shape.ep && shape.ep <= fast_domain(*r_.cluster));
   }
 
   void add_shapes(Shape shape, const std::vector<int64_t>& degrees) {

@@ -113,7 +113,7 @@ std::vector<int> violated_equations(const PaperModel& model, const Machine& mach
   std::vector<int> violated;
   if (pp * ep != machine.num_devices) violated.push_back(7);
   if (model.num_experts % ep != 0) violated.push_back(8);
-  if (pp > model.num_layers || model.num_layers % pp != 0) violated.push_back(9);
+  if (pp > model.num_layers) violated.push_back(9);
   if (ep > machine.gpus_per_node * machine.nodes_per_domain) violated.push_back(10);
   if (machine.memory_bytes > 0 &&
       memory_1f1b(model, load.batch, degrees, load.alpha, 0, load.options) > machine.memory_bytes)

@@ -110,8 +110,8 @@ struct Load {  // for eq. 11
   double alpha = 1;
   Options options;
 };
-// The numbers (7 .. 11) of the equations that forbid `degrees`, ascending; empty = admitted. 9 also
-// stands for PP | L, which L / PP layers a stage require.
+// The numbers (7 .. 11) of the equations that forbid `degrees`, ascending; empty = admitted. Eq. 9
+// is PP <= L as printed: where L / PP is no whole number, eq. 11 takes the mean stage for the first.
 std::vector<int> violated_equations(const PaperModel& model, const Machine& machine,
                                     Degrees degrees, const Load& load = {});
 // All admitted PP x EP with PP x EP = num_devices (DP = 1), by ascending pp.
