@@ -85,7 +85,7 @@ def check(name, config, folder):
         return expected
 
     before = compare(original, folder / "in")
-    common = ["--model", folder / "in", "--weights", folder / "in", "--cluster", "rtx4090x8", "--precision", "fp32", "--pp", 2, "--ep", 2,
+    common = ["--weights", folder / "in", "--cluster", "rtx4090x8", "--precision", "fp32", "--pp", 2, "--ep", 2,
               "--dp", 2, "--sequence", SEQUENCE, "--global-batch", 4, "--data", text, "--export", "--json"]
     piper("train", *common, "--steps", 1, "--learning-rate", 1e-38, "--bias-update", 0, "--run", folder / "still")
     same = AutoModelForCausalLM.from_pretrained(folder / "still/weights", dtype=torch.float32).eval()

@@ -10,6 +10,10 @@ within 1e-3 of its norm, all in fp32. Six families of mixtures in sizes that a G
 too, on the processor and on the device that stands in for a GPU: logits and gradients within twice the error of
 transformers' own bf16. Exit code 77 (skipped) without transformers.
 
+The auxiliary loss, added on request, is equal to 1e-6 and so are all gradients where layers and sequences route alike, and where there
+is one of each; where every expert is as probable the loss is. What it is apart elsewhere is printed, not required (docs/numerics.md,
+"Whose coefficient").
+
 Multi-token prediction, which transformers has not: its layers beyond the model's own, joined here by hand.
 """
 
@@ -96,6 +100,30 @@ DEVICE_SEQUENCES, DEVICE_SEQUENCE = 12, 48
 MTP_WEIGHT = 0.6
 # Case: whose model, how many modules.
 MTP = {"deepseek_v3_mtp": ("deepseek_v3", 2), "qwen3_moe_mtp": ("qwen3_moe", 1), "olmoe_tied_mtp": ("olmoe_tied", 2)}
+
+
+def route_alike(model):
+    """Every layer sees the embedding alone, and has the first one's router."""
+    first = model.model.layers[0]
+    for layer in model.model.layers:
+        for name, parameter in layer.named_parameters():
+            if "o_proj" in name or "down_proj" in name:
+                parameter.zero_()
+        layer.post_attention_layernorm.weight.copy_(first.post_attention_layernorm.weight)
+        layer.mlp.gate.weight.copy_(first.mlp.gate.weight)
+
+
+def route_evenly(model):
+    for layer in model.model.layers:
+        layer.mlp.gate.weight.zero_()
+
+
+# Case: whose model, how many layers, of which kind, and what docs/numerics.md claims to be equal: everything, the loss, nothing.
+ANY = lambda model: None
+AUXILIARY = {f"{kind}_{layers}": ("mixtral" if layers < 8 else "olmoe", layers, kind, prepare, claimed)
+             for kind, prepare, claimed in [("alike", route_alike, "all"), ("even", route_evenly, "loss"), ("drawn", ANY, "nothing")]
+             for layers in (2, 4, 8)}
+AUXILIARY["one_of_each"] = ("mixtral", 1, "alike", ANY, "all")
 
 
 class Module(torch.nn.Module):
@@ -220,6 +248,36 @@ def decided(model, tokens):
     return tokens[apart < 0.01][:DEVICE_SEQUENCES]
 
 
+def write_auxiliary(name, directory):
+    """The same of a case of the auxiliary loss, which weighs as much as the other."""
+    case, layers, kind, prepare, claimed = AUXILIARY[name]
+    family, options = CASES[case]
+    model, _ = build(family, {**options, "num_hidden_layers": layers, "router_aux_loss_coef": 1.0,
+                              "num_experts_per_tok": 3}, 0)
+    with torch.no_grad():
+        prepare(model)
+    tokens = torch.randint(0, model.config.vocab_size, (1 if layers == 1 else SEQUENCES, SEQUENCE))
+    if kind == "alike":
+        tokens = tokens[:1].expand_as(tokens).contiguous()
+    targets = torch.randint(0, model.config.vocab_size, tokens.shape)
+    index = write_case(model, [], tokens, targets, directory)
+    found = model(input_ids=tokens, output_router_logits=True)
+    logits = found.logits.flatten(0, 1)
+    (torch.nn.functional.cross_entropy(logits, targets.flatten()) + found.aux_loss).backward()
+    index["auxiliary"] = {"loss": found.aux_loss.item(), "claimed": claimed}
+    if kind == "even":
+        assert abs(found.aux_loss.item() - model.config.num_experts_per_tok) < 1e-5, found.aux_loss
+    finish_case(index, logits.detach(), saved_gradients(model, directory / "gradients"), directory)
+
+
+def finish_case(index, logits, gradients, directory):
+    logits.numpy().astype("<f4").tofile(directory / "logits.expected")
+    for tensor in index["tensors"]:
+        gradients[tensor["name"]].numpy().astype("<f4").tofile(directory / (tensor["file"] + ".expected"))
+    shutil.rmtree(directory / "gradients")
+    (directory / "index.json").write_text(json.dumps(index))
+
+
 def write(name, directory):
     """A case's folder: what goes in, and what transformers makes of it."""
     case, depth = MTP.get(name, (name, 0))
@@ -237,11 +295,7 @@ def write(name, directory):
     logits, gradients = computed(model, modules, tokens, targets, directory)
     if again is not None:
         index["bf16"] = bf16_error(again, tokens, targets, directory, logits, gradients)
-    logits.numpy().astype("<f4").tofile(directory / "logits.expected")
-    for tensor in index["tensors"]:
-        gradients[tensor["name"]].numpy().astype("<f4").tofile(directory / (tensor["file"] + ".expected"))
-    shutil.rmtree(directory / "gradients")
-    (directory / "index.json").write_text(json.dumps(index))
+    finish_case(index, logits, gradients, directory)
 
 
 def main():
@@ -258,8 +312,8 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         root = pathlib.Path(arguments.keep or temporary)
         good = True
-        for name in [*CASES, *DEVICE_CASES, *MTP]:
-            write(name, root / name)
+        for name in [*CASES, *DEVICE_CASES, *MTP, *AUXILIARY]:
+            (write_auxiliary if name in AUXILIARY else write)(name, root / name)
             on = [("cpu", "fp32")] + ([("cpu", "bf16"), ("stand-in", "fp32"), ("stand-in", "bf16")] if name in DEVICE_CASES else [])
             for device, precision in on:
                 found = compare(arguments.probe, root / name, device, precision)

@@ -7,9 +7,10 @@
 //
 // DIR holds config.json (Hugging Face's), index.json and raw little-endian files:
 //   {"sequences": B, "sequence": S, "mtp_depth": k, "mtp_weight": w,
-//    "tensors": [{"name": ..., "shape": [...], "file": ...}, ...]}
+//    "tensors": [{"name": ..., "shape": [...], "file": ...}, ...], "auxiliary": {...}}
 // tokens.bin and targets.bin: int64 [B, S]; tensors: fp32. Written, in fp32: logits.bin [B * S, V],
-// and for each tensor `file` + ".gradient".
+// for each tensor `file` + ".gradient", and auxiliary.bin [1], the auxiliary loss, which is
+// computed, with the coefficient of config.json, where index.json has an "auxiliary".
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
@@ -62,7 +63,7 @@ Case load(const Path& dir, nn::NamedTensors& weights) {
   Case c{.model = model::with_mtp(model::load_model((dir / "config.json").string()),
                                   index.at("mtp_depth").get<int64_t>()),
          .mtp_weight = index.at("mtp_weight")};
-  c.model.router_aux_coefficient = 0;  // transformers adds it only on request, and in another form
+  if (!index.contains("auxiliary")) c.model.router_aux_coefficient = 0;
   const int64_t sequences = index.at("sequences"), sequence = index.at("sequence");
   c.batch.tokens_BS = read(dir / "tokens.bin", {sequences, sequence}, at::kLong);
   c.batch.targets_T = read(dir / "targets.bin", {sequences * sequence}, at::kLong);
@@ -82,6 +83,7 @@ std::unique_ptr<nn::Stage> stage_of(const Case& c, nn::NamedTensors weights, con
       nn::make_stage(c.model, strategy, Rank(0),
                      {.dtype = way.dtype,
                       .device = way.device,
+                      .global_sequences = c.batch.tokens_BS.size(0),
                       .global_target_tokens = nn::testing::num_targets(c.batch),
                       .mtp_weight = c.mtp_weight,
                       .mtp_target_tokens = nn::testing::num_mtp_targets(c.model, c.batch)});
@@ -139,6 +141,7 @@ int probe(const Path& dir, const Way& way) {
   write(dir / "logits.bin", logits(c, *stage));
   stage->zero_gradients();
   nn::testing::run_step(c.model, {stage.get()}, {c.batch});
+  write(dir / "auxiliary.bin", at::full({1}, stage->take_statistics().auxiliary_loss));
   for (const nn::NamedPiece& piece : stage->named_pieces())
     write(dir / (c.file_of.at(piece.name) + ".gradient"), piece.gradient);
   return 0;

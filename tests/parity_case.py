@@ -2,7 +2,8 @@
 so that a machine without transformers compares too.
 
 A folder holds what tests/hf_parity_probe.cpp reads (its header says what), and what transformers has computed in fp32: logits.expected
-[B * S, V] and, for each tensor of index.json, `file` + ".expected", its gradient. index.json's "bf16", where a case has it, says how far
+[B * S, V] and, for each tensor of index.json, `file` + ".expected", its gradient. index.json's "auxiliary", where a case has it, is
+{"loss": the auxiliary loss, with which gradients are, "claimed": what must be equal, "all", "loss" alone or "nothing"}. Its "bf16", where a case has it, says how far
 transformers' own bf16 is from that: {"logits": norm of the difference over the norm, "gradients": the same of all gradients together}.
 
 usage: parity_case.py PROBE DEVICE FOLDER...; prints a line of JSON for each folder and precision, fp32 and bf16: {"FOLDER, PRECISION": what was found}.
@@ -16,6 +17,7 @@ import torch
 
 LOGITS_TOLERANCE = 1e-4    # absolute, in fp32
 GRADIENT_TOLERANCE = 1e-3  # of the tensor's norm, in fp32
+AUXILIARY_TOLERANCE = 1e-6 # of the loss, in fp32
 BF16_FACTOR = 2            # of transformers' own error
 
 
@@ -27,6 +29,16 @@ def apart(ours, theirs):
     return float((ours - theirs).norm() / theirs.norm().clamp(min=1e-30))
 
 
+def compare_auxiliary(name, expected, loss, gradients):
+    off = loss / expected["loss"] - 1
+    worst, worst_name = max((apart(ours, theirs), of) for of, ours, theirs in gradients)
+    passed = expected["claimed"] == "nothing" or (
+        abs(off) <= AUXILIARY_TOLERANCE and (expected["claimed"] == "loss" or worst <= GRADIENT_TOLERANCE))
+    said = f"{name} auxiliary loss {loss:.7f}, {off:+.1e} (<= {AUXILIARY_TOLERANCE:.0e})"
+    said += f", gradients, worst {worst:.1e} of its norm (<= {GRADIENT_TOLERANCE:.0e}) {worst_name}" if expected["claimed"] == "all" else ""
+    return {"auxiliary": off, "gradients": worst, "passed": passed, "said": said + (", not claimed" if expected["claimed"] == "nothing" else "")}
+
+
 def compare(probe, folder, device="cpu", precision="fp32"):
     """What was found, with `passed` and `said`, one line."""
     index = json.loads((folder / "index.json").read_text())
@@ -35,6 +47,8 @@ def compare(probe, folder, device="cpu", precision="fp32"):
     gradients = [(of["name"], floats(folder / (of["file"] + ".gradient")), floats(folder / (of["file"] + ".expected"))) for of in index["tensors"]]
     assert logits.isfinite().all() and all(ours.isfinite().all() for _, ours, _ in gradients), folder
     name = f"{folder.name:16} {device:8} {precision}"
+    if "auxiliary" in index:
+        return compare_auxiliary(name, index["auxiliary"], float(floats(folder / "auxiliary.bin")), gradients)
     if precision == "fp32":
         worst, worst_name = max((apart(ours, theirs), of) for of, ours, theirs in gradients)
         found = {"logits": float((logits - expected).abs().max()), "gradients": worst}

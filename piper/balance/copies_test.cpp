@@ -70,10 +70,65 @@ TEST_CASE("copies hold to the rules on drawn loads, and near the best of all") {
   CHECK(sum < 1.05);
 }
 
+// vllm-ascend's pull request 3042: eight experts, eight ranks, a slot for a copy on each. By trying
+// all placements the best has 560 / 3 + 10 rows on its busiest rank, 196 or 197 as rows do not divide.
+TEST_CASE("copies reach the best of a published load, where slot by slot they do not") {
+  const Loads loads{600, 560, 120, 120, 20, 10, 10, 10};
+  const ExpertPlacement homes = ExpertPlacement::plain(8, 8);
+  CHECK(std::ranges::max(rank_loads(share_hot(homes, loads, 1), loads)) == 205);
+  const ExpertPlacement even = share_evenly(homes, loads, 1);
+  CHECK(std::ranges::max(rank_loads(even, loads)) <= 197);
+  CHECK(even.has_homes_first());
+  CHECK(even.homes() == homes);
+}
+
+TEST_CASE("even copies hold to the rules on drawn loads, and near the best of all") {
+  std::mt19937 random(11);
+  double of_hot = 0, sum = 0, worst = 1;
+  constexpr int kCases = 60;
+  for (int i = 0; i < kCases; ++i) {
+    const int64_t num_ranks = 3 + i % 2, num_experts = num_ranks * (1 + i % 3 / 2);
+    Loads loads(static_cast<size_t>(num_experts));
+    for (int64_t& load : loads) load = static_cast<int64_t>(random() % 100);
+    loads[random() % loads.size()] += static_cast<int64_t>(random() % 400);
+    loads[random() % loads.size()] += static_cast<int64_t>(random() % 400);
+    const ExpertPlacement homes = ExpertPlacement::plain(num_experts, num_ranks);
+    const ExpertPlacement even = share_evenly(homes, loads, 1);
+    CHECK(even == share_evenly(homes, loads, 1));
+    CHECK(even.has_homes_first());
+    CHECK(even.homes() == homes);
+    CHECK(slots_for_copies(even) == 1);
+    const auto busiest = [&](const ExpertPlacement& placement) {
+      return static_cast<double>(std::ranges::max(rank_loads(placement, loads)));
+    };
+    const auto best = static_cast<double>(least_busiest_with_a_copy(homes, loads));
+    CHECK(busiest(even) <= busiest(share_hot(homes, loads, 1)));
+    CHECK(busiest(even) >= best);
+    of_hot += busiest(share_hot(homes, loads, 1)) / best / kCases;
+    sum += busiest(even) / best / kCases;
+    worst = std::max(worst, busiest(even) / best);
+  }
+  MESSAGE(
+      fmt::format("busiest rank over the best of all copies: mean {:.4f}, worst {:.3f}; slot by "
+                  "slot {:.4f}",
+                  sum, worst, of_hot));
+  CHECK(sum < 1.035);
+  CHECK(sum < of_hot - 0.01);
+}
+
+TEST_CASE("copies do not follow the scale of loads, none are too large to square") {
+  const Loads loads{600, 560, 120, 120, 20, 10, 10, 10};
+  const ExpertPlacement homes = ExpertPlacement::plain(8, 4);
+  Loads large = loads;
+  for (int64_t& load : large) load <<= 45;
+  CHECK(share_evenly(homes, large, 2) == share_evenly(homes, loads, 2));
+}
+
 TEST_CASE("every rank can hold every expert, whatever the load") {
   for (const Loads& loads : {Loads{0, 0, 0, 0}, Loads{5, 0, 0, 1}}) {
     CHECK(rank_loads(share_hot(ExpertPlacement::plain(4, 2), loads, 2), loads)[0] * 2 ==
           loads[0] + loads[3] + (loads[0] % 2) + (loads[3] % 2));
+    CHECK(share_evenly(ExpertPlacement::plain(4, 2), loads, 2).num_places() == 8);
     CHECK(shadow(ExpertPlacement::plain(4, 2), loads, 2).num_places() == 8);
   }
 }

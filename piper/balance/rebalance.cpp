@@ -85,7 +85,7 @@ class Layer {
   ExpertPlacement most_even() const {
     ExpertPlacement best = now_;
     const int64_t slots = slots_for_copies(now_);
-    for (ExpertPlacement next : {share_hot(now_, loads_, slots), shadow(now_, loads_, slots)})
+    for (ExpertPlacement next : {share_evenly(now_, loads_, slots), shadow(now_, loads_, slots)})
       if (busiest(next, loads_) < busiest(best, loads_)) best = std::move(next);
     return best;
   }

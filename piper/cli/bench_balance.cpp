@@ -5,6 +5,7 @@
 // the experts of every layer for it, and that placement then meets the *next* window. Placements
 // are carried on, so a search pays for moving back and forth.
 #include <fmt/format.h>
+#include <piper/balance/copies.h>
 #include <piper/balance/exhaustive.h>
 #include <piper/balance/hill_climb.h>
 #include <piper/balance/load_window.h>
@@ -178,6 +179,12 @@ std::vector<Row> measure(const Simulated& simulated) {
       return Rebalanced{balance::replicate(loads, slots), 0};
     };
   };
+  const auto with_homes = [&](const auto& share, int64_t slots) {
+    return [share, slots = std::min(slots, c.experts - each)](int32_t, const ExpertPlacement& now,
+                                                              const Loads& loads) {
+      return Rebalanced{share(now, loads, slots), 0};
+    };
+  };
   return {measure(
               "none",
               [](int32_t, const auto& now, const Loads&) {
@@ -205,7 +212,10 @@ std::vector<Row> measure(const Simulated& simulated) {
               simulated),
           measure("pool", pool, simulated),
           measure("a slot more a rank", redundant(1), simulated),
-          measure("... two", redundant(2), simulated)};
+          measure("... two", redundant(2), simulated),
+          measure("homes stay, a slot, greedy", with_homes(balance::share_hot, 1), simulated),
+          measure("homes stay, a slot (a run's)", with_homes(balance::share_evenly, 1), simulated),
+          measure("... two", with_homes(balance::share_evenly, 2), simulated)};
 }
 
 std::vector<Case> cases_of(const Flags& flags) {

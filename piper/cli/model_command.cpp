@@ -120,6 +120,9 @@ Json model_json(const Model& model, const Flags& flags) {
                    {"weights", total * bytes.weight},
                    {"gradients", total * bytes.gradient},
                    {"optimizer", total * bytes.optimizer}};
+  json["auxiliary_loss"] = {{"coefficient", model.router_aux_coefficient},
+                            {"loss", traits(model.balancing_loss).name},
+                            {"coefficient_of_layer", model.layer_aux_coefficient()}};
   json["towers"] = towers_json(model);
   json["ignored_keys"] = model.ignored_keys;
   json["ignored_on_request"] = model.ignored_on_request;
@@ -165,6 +168,16 @@ void print_layers(const Model& model, const model::Parameters& parameters) {
   fmt::print("{}\n", report::to_text(table));
 }
 
+void print_auxiliary_loss(const Model& model) {
+  if (model.num_moe_layers() == 0 || model.router_aux_coefficient == 0) return;
+  const bool is_of_layer = model.balancing_loss == model::BalancingLoss::kEachLayer;
+  fmt::print("auxiliary loss: coefficient {} of {}{}\n", model.router_aux_coefficient,
+             traits(model.balancing_loss).description,
+             is_of_layer ? ""
+                         : fmt::format("; {:.4g} of {}", model.layer_aux_coefficient(),
+                                       traits(model::BalancingLoss::kEachLayer).description));
+}
+
 void print_notes(const Model& model) {
   for (const std::string& line : model.assumptions) fmt::print("assumed: {}\n", line);
   for (const model::Tower& tower : model.towers)
@@ -202,6 +215,7 @@ void print_model(const Model& model, const Flags& flags) {
   };
   fmt::print("{}: weights {}, gradients {}, optimizer (Adam) {}\n", flags.precision,
              size(bytes.weight), size(bytes.gradient), size(bytes.optimizer));
+  print_auxiliary_loss(model);
   print_notes(model);
 }
 

@@ -127,10 +127,18 @@ void write_head(const train::RunRequest& request) {
   write_json_file(request.folder / report::kClusterFile, cluster::to_json(request.cluster));
 }
 
+// Weights that come with their config.json say what model they are of.
+std::string model_name(const Flags& flags) {
+  const bool is_in_folder =
+      !flags.weights.empty() &&
+      std::filesystem::exists(std::filesystem::path(flags.weights) / "config.json");
+  return flags.strategy.model.empty() && is_in_folder ? flags.weights : model_of(flags.strategy);
+}
+
 // What must be known to meet the other processes.
 train::RunRequest model_and_strategy(const Flags& flags) {
   train::RunRequest request;
-  const std::string model = model_of(flags.strategy);
+  const std::string model = model_name(flags);
   request.model = read_model(model, flags.strategy.ignore);
   request.config = model::load_config(model, flags.strategy.ignore);
   if (flags.z_loss > 0 && request.model.num_moe_layers() == 0)
@@ -369,7 +377,10 @@ Run add_train(Subcommand command) {
   command.add_option("--clip-norm", flags->clip_norm, "of the whole gradient; 0 = none")
       .check(number_in(0.0, 1e9))
       .show_default();
-  command.add_option("--weights", flags->weights, "start from this Hugging Face folder")
+  command
+      .add_option(
+          "--weights", flags->weights,
+          "start from this Hugging Face folder; without --model, of the model of its config.json")
       .check(existing_folder());
   command
       .add_option("--host-folder", flags->host_folder,

@@ -69,6 +69,8 @@ TEST_CASE(
   CHECK(flags.at("--num-query-groups") == "4");
   CHECK(flags.at("--moe-router-topk") == "8");
   CHECK(flags.at("--moe-layer-freq") == "'([1]*48)'");
+  // transformers joins all 48 layers' routers, Megatron adds up their losses.
+  CHECK(std::stod(flags.at("--moe-aux-loss-coeff")) == doctest::Approx(0.001 * 8 / 48));
   CHECK(flags.count("--qk-layernorm") == 1);
   CHECK(flags.count("--bf16") == 1);
   CHECK(flags.count("--recompute-granularity") == 0);

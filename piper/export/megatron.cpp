@@ -136,7 +136,7 @@ void add_mixture(const model::Model& model, const Strategy& s, Flags& flags) {
   flags.add("--moe-router-load-balancing-type",
             model.router_aux_coefficient > 0 ? "seq_aux_loss" : "none");
   if (model.router_aux_coefficient > 0)
-    flags.add("--moe-aux-loss-coeff", model.router_aux_coefficient);
+    flags.add("--moe-aux-loss-coeff", model.layer_aux_coefficient());
   flags.add("--moe-token-dispatcher-type", "alltoall");
   flags.add("--moe-grouped-gemm");
   flags.add("--moe-router-dtype", "fp32");

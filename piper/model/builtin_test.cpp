@@ -143,7 +143,7 @@ TEST_CASE("the trainable built-ins have their size, family and routing") {
     CHECK(model.vocabulary == 256);
     CHECK_FALSE(model.tied_embeddings);
     CHECK(model.num_moe_layers() == model.num_layers());
-    CHECK(model.router_aux_coefficient == 0.01);
+    CHECK(model.layer_aux_coefficient() == doctest::Approx(0.01));
     CHECK(model.layers[0].feed_forward.normalise_top_k);
     CHECK(model.layers[0].attention.head_dim == 64);
     CHECK(model.assumptions.empty());
@@ -184,6 +184,7 @@ TEST_CASE("built-ins are the makers' configs") {
     CHECK(published.rope.scaling == builtin.rope.scaling);
     CHECK(published.norm_epsilon == builtin.norm_epsilon);
     CHECK(published.router_aux_coefficient == builtin.router_aux_coefficient);
+    CHECK(published.balancing_loss == builtin.balancing_loss);
     CHECK(published.max_positions == builtin.max_positions);
   }
 }

@@ -97,6 +97,19 @@ void import_groups(Import& in, FeedForward& moe) {
                                             moe.num_groups));
 }
 
+// The key says whose loss its coefficient is of: configs of transformers' classes (JetMoE and DBRX
+// have names of their own) that of transformers, those of DeepSeek's and Megatron's code that of
+// each layer. A coefficient that a config leaves out is the default of transformers' class.
+void import_balancing_loss(Import& in) {
+  const auto joined =
+      in.keys.number({"router_aux_loss_coef", "aux_loss_coef", "moe_loss_weight"}, 0.0, 1e6);
+  const auto each = in.keys.number({"aux_loss_alpha", "moe_aux_loss_coeff"}, 0.0, 1e6);
+  const bool is_of_each_layer = each && !joined;
+  in.model.balancing_loss =
+      is_of_each_layer ? BalancingLoss::kEachLayer : BalancingLoss::kJoinedLayers;
+  in.model.router_aux_coefficient = is_of_each_layer ? *each : joined.value_or(in.family.auxiliary);
+}
+
 // What the router does, the same in every mixture layer.
 FeedForward import_router(Import& in) {
   FeedForward moe;
@@ -117,12 +130,7 @@ FeedForward import_router(Import& in) {
                                     "moe_routed_scaling_factor", "moe_router_scaling_factor"},
                                    0.0, 1e6)
                            .value_or(1.0);
-  in.model.router_aux_coefficient =
-      in.keys
-          .number({"router_aux_loss_coef", "aux_loss_alpha", "aux_loss_coef", "moe_aux_loss_coeff",
-                   "moe_loss_weight"},
-                  0.0, 1e6)
-          .value_or(family.auxiliary);
+  import_balancing_loss(in);
   in.model.router_z_coefficient =
       in.keys.number({"router_z_loss_coef", "moe_z_loss_coeff", "moe_zloss_weight"}, 0.0, 1e6)
           .value_or(0.0);

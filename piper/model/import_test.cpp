@@ -43,6 +43,40 @@ TEST_CASE("the coefficient of the z-loss is read where a config has one") {
   CHECK(read(config).ignored_keys.empty());
 }
 
+TEST_CASE("a coefficient for balance is read with whose loss it weighs") {
+  const auto with_key = [](const char* key, double value) {
+    Json config = mixtral();
+    config.erase("router_aux_loss_coef");
+    config[key] = value;
+    return read(config);
+  };
+  const Model joined = with_key("router_aux_loss_coef", 0.02);  // 6 layers, top 2
+  CHECK(joined.balancing_loss == BalancingLoss::kJoinedLayers);
+  CHECK(joined.router_aux_coefficient == 0.02);
+  CHECK(joined.layer_aux_coefficient() == doctest::Approx(0.02 * 2 / 6));
+  for (const char* key : {"aux_loss_alpha", "moe_aux_loss_coeff"}) {
+    const Model each = with_key(key, 0.02);
+    CHECK(each.balancing_loss == BalancingLoss::kEachLayer);
+    CHECK(each.layer_aux_coefficient() == 0.02);
+  }
+  Json both = mixtral();  // two losses, so no contradiction: transformers' class reads its own
+  both["router_aux_loss_coef"] = 0.03;
+  both["aux_loss_alpha"] = 0.02;
+  CHECK(read(both).balancing_loss == BalancingLoss::kJoinedLayers);
+  CHECK(read(both).router_aux_coefficient == 0.03);
+}
+
+TEST_CASE("a joined loss counts mixture layers alone, and no modules of multi-token prediction") {
+  Json config = mixtral();
+  config["router_aux_loss_coef"] = 0.02;
+  config["mlp_only_layers"] = {0, 3};
+  config["moe_intermediate_size"] = 32;
+  const Model model = read(config);
+  REQUIRE(model.num_moe_layers() == 4);
+  CHECK(model.layer_aux_coefficient() == doctest::Approx(0.02 * 2 / 4));
+  CHECK(with_mtp(model, 2).layer_aux_coefficient() == model.layer_aux_coefficient());
+}
+
 TEST_CASE("a Mixtral config becomes its layers") {
   const Model model = read(mixtral());
   CHECK(model.family == "mixtral");
@@ -102,6 +136,8 @@ TEST_CASE("families imply what their configs do not say") {
   CHECK(qwen2.query_bias);
   CHECK(qwen2.value_bias);
   CHECK_FALSE(qwen2.output_bias);
+  CHECK(family("gpt_oss").router_aux_coefficient == 0.001);
+  CHECK(family("laguna").router_aux_coefficient == 0.001);
   const Layer gpt_oss = family("gpt_oss").layers[0];
   CHECK(gpt_oss.attention.sinks);
   CHECK(gpt_oss.attention.output_bias);

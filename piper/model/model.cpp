@@ -32,6 +32,20 @@ int64_t Model::top_k() const {
   return layer ? layer->feed_forward.top_k : 0;
 }
 
+double Model::layer_aux_coefficient() const {
+  if (balancing_loss == BalancingLoss::kEachLayer) return router_aux_coefficient;
+  double num_layers_joined = 0, choices = 0;
+  for (int64_t i = 0; i < num_layers(); ++i) {
+    const FeedForward& f = layers[static_cast<size_t>(i)].feed_forward;
+    if (!f.is_moe()) continue;
+    ++num_layers_joined;
+    choices += static_cast<double>(f.top_k);
+  }
+  if (num_layers_joined == 0) return 0;
+  const double mean_top_k = choices / num_layers_joined;
+  return router_aux_coefficient * mean_top_k / num_layers_joined;
+}
+
 Model with_mtp(Model model, int64_t depth) {
   PIPER_CHECK(model.mtp_depth == 0 && depth >= 0 && depth <= kMaxMtpDepth, "mtp depth");
   PIPER_CHECK(!model.layers.empty(), "a model without layers");

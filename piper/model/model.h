@@ -3,6 +3,9 @@
 // machine and no tensor.
 #pragma once
 
+#include <piper/base/traits.h>
+
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -165,6 +168,29 @@ struct Rope {
   double low_frequency = 1, high_frequency = 4;  // llama3
 };
 
+// The loss that a coefficient for balanced experts is of. With f_i for an expert's share of the
+// choices and P_i for its mean probability, E sum_i f_i P_i is 1 where routers are even.
+enum class BalancingLoss : uint8_t {
+  // That sum of each mixture layer, added up over the layers: coefficient x layers where routers
+  // are even (Fedus et al. 2021, eq. 4-6; DeepSeek's aux_loss_alpha; Megatron's
+  // --moe-aux-loss-coeff).
+  kEachLayer,
+  // One such sum over the tokens of all layers, its f_i not divided by k: coefficient x k where
+  // routers are even (load_balancing_loss_func of transformers).
+  kJoinedLayers,
+};
+struct BalancingLossTraits {
+  BalancingLoss value;
+  const char* name;
+  const char* description;
+};
+inline constexpr std::array kBalancingLossTraits{
+    BalancingLossTraits{BalancingLoss::kEachLayer, "each-layer", "each mixture layer's loss"},
+    BalancingLossTraits{BalancingLoss::kJoinedLayers, "joined-layers",
+                        "transformers' loss, which joins all layers and is not divided by top-k"}};
+static_assert(are_in_order(kBalancingLossTraits));
+constexpr const auto& rows(BalancingLoss) { return kBalancingLossTraits; }
+
 // An encoder of images or sound beside the language model. Piper plans the language model alone.
 struct Tower {
   std::string name;  // the key that describes it: "vision_config"
@@ -187,8 +213,9 @@ struct Model {
   bool norm_has_bias = false;  // LayerNorm with bias instead of RMSNorm
   bool final_norm = true;      // the norm before the head has a weight (OLMo's has none)
   Rope rope;
-  int64_t max_positions = 0;  // 0 = not stated
-  double router_aux_coefficient = 0.0;
+  int64_t max_positions = 0;            // 0 = not stated
+  double router_aux_coefficient = 0.0;  // as the document states it, so of ...
+  BalancingLoss balancing_loss = BalancingLoss::kEachLayer;
   double router_z_coefficient = 0.0;  // of the z-loss (ST-MoE, eq. 5)
   double initializer_range = 0.02;
   int64_t num_next_token_layers =
@@ -225,6 +252,9 @@ struct Model {
   // The routed experts of the widest mixture layer; 0 for a dense model.
   int64_t num_experts() const;
   int64_t top_k() const;
+  // The coefficient of each mixture layer's loss, as Piper and Megatron compute it, with which even
+  // routers have the loss that the document's coefficient gives.
+  double layer_aux_coefficient() const;
 };
 
 inline constexpr int64_t kMaxMtpDepth = 4;

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <mutex>
 #include <optional>
 #include <string_view>
 
@@ -249,7 +250,12 @@ std::vector<std::string> main_products_found() {
   });
 }
 
-void open_product_library(const at::Device& device) {
+void open_math_libraries(const at::Device& device) {
+  static std::once_flag vector_math;
+  std::call_once(vector_math, [] {
+    const AllocatingRank nobody;
+    at::zeros({1}, at::kDouble).cos();
+  });
   if (device.is_cpu()) return;
   constexpr int64_t kSmall = 16;
   const at::Tensor x = at::zeros({kSmall, kSmall}, at::TensorOptions(device).dtype(at::kFloat));

@@ -63,8 +63,16 @@ bool try_main_products(const at::Device& device);
 // What the trials of the process have found, a line each.
 std::vector<std::string> main_products_found();
 
-// Nothing on the CPU. On a device one small product, after which the library has what it keeps for
-// the calling thread's stream, in memory of libtorch's allocator. Thread-safe.
-void open_product_library(const at::Device& device);
+// What libraries decide or keep at their first call, before ranks compute. Every rank calls it
+// first. Thread-safe.
+//
+// On the CPU: the vector math of MKL, which libtorch has for cos, exp, sqrt and the like, stores
+// the processor's type at the first call of a process without a lock, in two steps. A thread that
+// reads between them takes kernels of half the accuracy for that call
+// (github.com/pytorch/pytorch/issues/188792). One such call, made by one thread while the others
+// wait, is the first one.
+// On a device: one small product, after which the library has what it keeps for the calling
+// thread's stream, in memory of libtorch's allocator.
+void open_math_libraries(const at::Device& device);
 
 }  // namespace piper::nn

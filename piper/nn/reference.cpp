@@ -122,7 +122,7 @@ MixtureResult mixture(const Reader& w, const model::FeedForward& f, const at::Te
                               static_cast<double>(x.size(1) * f.top_k);  // [B, E]
   const at::Tensor auxiliary = (fraction * p.mean(1)).sum() * static_cast<double>(f.num_experts);
   const at::Tensor z = at::logsumexp(logits, -1).square().mean(1).sum();
-  return {out, auxiliary * w.model.router_aux_coefficient, z * w.model.router_z_coefficient,
+  return {out, auxiliary * w.model.layer_aux_coefficient(), z * w.model.router_z_coefficient,
           kept.logical_not().sum().item<int64_t>()};
 }
 

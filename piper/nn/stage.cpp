@@ -41,7 +41,7 @@ class ModelStage final : public Stage {
     blocks_.head.scale = 1.0 / static_cast<double>(options.global_target_tokens);
     const auto sequences = static_cast<double>(options.global_sequences);
     for (auto& [layer, block] : blocks_.layers) {
-      block.gate.auxiliary = loss_share(layer) * model.router_aux_coefficient / sequences;
+      block.gate.auxiliary = loss_share(layer) * model.layer_aux_coefficient() / sequences;
       block.gate.z_loss = loss_share(layer) * model.router_z_coefficient / sequences;
       block.gate.capacity = strategy.capacity;
       block.gate.deduplicated = strategy::deduplicates(strategy);

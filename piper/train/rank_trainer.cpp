@@ -77,7 +77,7 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, execu
       device_transport_(device_transport),
       layout_(run.strategy),
       at_(layout_.coordinates(rank_)) {
-  nn::open_product_library(device_);
+  nn::open_math_libraries(device_);
   if (!device_.is_cpu() && hooks_.opened) hooks_.opened();
   if (!device_.is_cpu() && device_transport_ == nullptr) {
     device_memory_ = executor::make_tensor_device_operations(device_);
