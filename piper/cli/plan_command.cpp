@@ -267,7 +267,7 @@ Run add_plan(Subcommand command) {
                    "and memory; what other exchanges of tokens would cost");
   command.add_option("--recompute", flags->recompute,
                      "fix: none, attention, experts, attention+experts or full");
-  command.add_option("--precision", flags->precision, "fp32, bf16, fp64, fp8, mxfp8 or nvfp4");
+  command.add_option("--precision", flags->precision, "fp32, bf16, fp16, fp64, fp8, mxfp8 or nvfp4");
   command.add_flag(
       "--paper", flags->fixed.paper_form,
       "Piper's own space: PP x EP = devices, PP | L, EP inside the fast domain (eq. 7-10)");

@@ -304,7 +304,7 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   command.add_option("--recompute", f.recompute,
                      "none, attention, experts, attention+experts or full (none)");
   command.add_option("--precision", f.precision,
-                     "fp32, bf16 or fp64; fp8, mxfp8 and nvfp4 are priced, not trained");
+                     "fp32, bf16 or fp64; fp16, fp8, mxfp8 and nvfp4 are priced, not trained");
   command
       .add_option("--capacity-factor", f.capacity_factor,
                   "rows that an expert takes of a sequence, in even shares; it drops the others "

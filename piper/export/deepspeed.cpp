@@ -25,6 +25,7 @@ Exported to_deepspeed(const model::Model& model, const Strategy& s, const Overla
   json["train_micro_batch_size_per_gpu"] = s.micro_batch_sequences;
   json["gradient_accumulation_steps"] = s.num_micro_batches;
   json["bf16"] = {{"enabled", s.precision == strategy::Precision::kBf16}};
+  if (s.precision == strategy::Precision::kFp16) json["fp16"] = {{"enabled", true}};
   json["zero_optimization"] = {{"stage", s.zero}};
   if (strategy::offloads_optimizer(s.offload))
     json["zero_optimization"]["offload_optimizer"] = {{"device", "cpu"}, {"pin_memory", true}};

@@ -121,6 +121,17 @@ TEST_CASE("what the price hides is asked for; what Megatron Core cannot hide is 
         std::string::npos);
 }
 
+TEST_CASE("fp16: DeepSpeed's own key; torchtitan has none") {
+  const model::Model model = model::load_model("qwen3-30b-a3b");
+  Strategy s = example(model, {.pp = 1, .ep = 8, .dp = 16});
+  s.precision = strategy::Precision::kFp16;
+  const Json json = Json::parse(export_strategy(Trainer::kDeepSpeed, model, s).text);
+  CHECK(json["fp16"]["enabled"] == true);
+  CHECK(json["bf16"]["enabled"] == false);
+  CHECK(says(export_strategy(Trainer::kTorchtitan, model, s).cannot,
+             "fp16: torchtitan trains in fp32 and bf16"));
+}
+
 TEST_CASE("a capacity is asked for in each trainer's words, or refused") {
   const model::Model model = model::load_model("qwen3-30b-a3b");
   Strategy s = example(model, {.pp = 2, .ep = 8, .dp = 8});

@@ -57,8 +57,9 @@ Exported to_torchtitan(const model::Model& model, const Strategy& s, const Overl
     exported.text += fmt::format("--{} {}\n", flag, value);
   };
   const bool pipelines = s.mesh.pp > 1;
-  if (s.precision == strategy::Precision::kFp64)
-    exported.cannot.emplace_back("fp64: torchtitan trains in fp32 and bf16");
+  if (s.precision == strategy::Precision::kFp64 || s.precision == strategy::Precision::kFp16)
+    exported.cannot.push_back(
+        fmt::format("{}: torchtitan trains in fp32 and bf16", strategy::name(s.precision)));
   if (s.capacity.is_limited())
     exported.cannot.push_back(fmt::format(
         "capacity-factor {}: torchtitan drops no tokens; the nearest: without a capacity",
