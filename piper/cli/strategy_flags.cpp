@@ -237,7 +237,8 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
       .check(count);
   command.add_option("--global-batch", f.global_batch_sequences, "sequences of a step (follows)")
       .check(count);
-  command.add_option("--sequence", f.sequence, "tokens of a sequence")
+  command.add_option("--sequence", f.sequence, "tokens of a sequence; 128K is 131072")
+      .takes_suffixes()
       .check(integer_in(1, int64_t{1} << 32));
   command.add_option("--layers-per-stage", f.layers_per_stage, "e.g. 5,5,6 (even)")
       .delimiter(',')
