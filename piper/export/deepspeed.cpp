@@ -6,7 +6,9 @@ namespace piper::exporting {
 
 using strategy::Strategy;
 
-Exported to_deepspeed(const model::Model& model, const Strategy& s, const Overlaps& /*overlaps*/) {
+Exported to_deepspeed(const Job& job) {
+  const model::Model& model = job.model;
+  const Strategy& s = job.strategy;
   Exported exported;
   const bool moe = model.num_moe_layers() > 0;
   if (s.precision == strategy::Precision::kFp64)

@@ -51,7 +51,9 @@ const char* schedule_name(strategy::PipelineSchedule schedule) {
 
 }  // namespace
 
-Exported to_torchtitan(const model::Model& model, const Strategy& s, const Overlaps& /*overlaps*/) {
+Exported to_torchtitan(const Job& job) {
+  const model::Model& model = job.model;
+  const Strategy& s = job.strategy;
   Exported exported;
   const auto add = [&](const char* flag, const auto& value) {
     exported.text += fmt::format("--{} {}\n", flag, value);
