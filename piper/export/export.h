@@ -6,7 +6,8 @@
 //   configs/trainers/rules   what its software refuses, warns against and wants beside what: data
 //   megatron.cpp     Megatron-LM: flags of pretrain_gpt.py
 //   deepspeed.cpp    DeepSpeed: its JSON configuration
-//   torchtitan.cpp   torchtitan 0.3: flags over a --module and --config
+//   plain_execution.h  what only this Piper runs in another way, for every trainer
+//   torchtitan.cpp   torchtitan: a start script (start_script.h) over a --module and --config
 //   nemo.cpp         NeMo 2: arguments of MegatronStrategy and the data module, as YAML
 #pragma once
 

@@ -141,6 +141,8 @@ constexpr auto kFacts = std::to_array<Fact>({
      }},
     {"learned_positions", kGiven, kYesNo,
      [](const Known& k) { return int64_t{k.model->learned_positions > 0}; }},
+    {"tied_embeddings", kGiven, kYesNo,
+     [](const Known& k) { return int64_t{k.model->tied_embeddings}; }},
     // --- the machine ---
     {"compute_capability", kGiven, kCount,
      [](const Known& k) {
@@ -187,6 +189,11 @@ constexpr auto kFacts = std::to_array<Fact>({
      [](const Known& k) { return k.strategy->micro_batch_sequences; }},
     {"micro_batches", kShape, kCount,
      [](const Known& k) { return k.strategy->num_micro_batches; }},
+    // In which PyTorch's interleaved schedule runs them.
+    {"micro_batch_rounds", kShape, kCount,
+     [](const Known& k) {
+       return std::max<int64_t>(1, k.strategy->num_micro_batches / k.strategy->mesh.pp);
+     }},
     {"context_exchange", kShape, kWord,
      [](const Known& k) { return index(k.strategy->context_exchange); },
      names_of<strategy::ContextExchange>},
@@ -201,6 +208,8 @@ constexpr auto kFacts = std::to_array<Fact>({
                       (strategy::pairs(k.strategy->schedule) || k.trainer->hidden_exchange > 0)};
      }},
     {"vpp", kChunks, kCount, [](const Known& k) { return k.strategy->mesh.vpp; }},
+    {"virtual_stages", kChunks, kCount,
+     [](const Known& k) { return k.strategy->mesh.num_virtual_stages(); }},
     {"recompute", kLayers, kWord, [](const Known& k) { return index(k.strategy->recompute); },
      names_of<strategy::Recompute>},
     // On any stage.
