@@ -79,10 +79,20 @@ def check(model, cluster, devices, trainer, runnable, folder):
     return "agree"
 
 
+def check_lengths():
+    """A length of a context is the same with a suffix."""
+    asked = ["estimate", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--ep", 8, "--dp", 8, "--micro-batch", 1, "--num-micro-batches", 2, "--sequence"]
+    assert answer(*asked, "8K") == answer(*asked, 8192)
+    assert answer(*asked, "1M")["strategy"]["sequence"] == 1 << 20
+    refused = run(*asked, "1X")
+    assert refused.returncode == 2 and "1X" in refused.stderr, refused.stderr
+
+
 def main():
     everything = sys.argv[1:] == ["--all"]
     DONE.parent.mkdir(parents=True, exist_ok=True)
     done = set(DONE.read_text().splitlines()) if everything and DONE.exists() else set()
+    check_lengths()
     wrong, counts = [], {}
     for question in questions(ALL if everything else SAMPLE):
         name = " ".join(map(str, question))

@@ -22,11 +22,28 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+// Letters and digits that say which name is meant: "h100" in "dgx-h100". Fewer than three stand in
+// too many names.
+bool names_part_of(std::string_view word, std::string_view candidate) {
+  const size_t start = std::min(word.find_first_not_of('-'), word.size());
+  return word.size() - start >= 3 && candidate.find(word) != std::string_view::npos;
+}
+
+// The candidate that the word is a part of with the fewest letters more.
+std::string containing(std::string_view word, std::span<const std::string> candidates) {
+  std::string best;
+  for (const std::string& candidate : candidates)
+    if (names_part_of(word, candidate) && (best.empty() || candidate.size() < best.size()))
+      best = candidate;
+  return best;
+}
+
 }  // namespace
 
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
-  std::string best;
   word = word.substr(0, 100);
+  std::string best = containing(word, candidates);
+  if (!best.empty()) return best;
   // Fewer changes than the word has letters, and no more than a third of it (at least 2).
   size_t best_distance = std::min(word.size(), std::max<size_t>(2, word.size() / 3) + 1);
   for (const std::string& candidate : candidates) {

@@ -7,8 +7,8 @@
 
 namespace piper {
 
-// The candidate nearest to `word` by edit distance, or "" when none is near enough to be a typing
-// error.
+// The shortest candidate that contains `word` (three letters of it at least, the first of several);
+// else the nearest by edit distance, or "" when none is near enough to be a typing error.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
 // "; did you mean 'x'?" or "".

@@ -54,14 +54,24 @@ StrategyFlags completed(const Flags& flags) {
   return f;
 }
 
+// Nothing where the strategy names a cluster that is not built in, or none.
+std::optional<cluster::Cluster> machine_of(const StrategyFlags& flags,
+                                           const strategy::Strategy& strategy) {
+  const std::vector<std::string> known = cluster::builtin_clusters();
+  if (flags.cluster.empty() && std::ranges::find(known, strategy.cluster) == known.end())
+    return std::nullopt;
+  return cluster_of(flags, strategy);
+}
+
 int run(const Flags& flags) {
   const exporting::Trainer trainer = target_of(flags.to);
   const StrategyFlags of = completed(flags);
   const model::Model model = read_model(of.model, of.ignore);
   const strategy::Strategy strategy = strategy_from_flags(of, model);
   const std::optional<cost::TrainerProfile> priced = trainer_of(flags.trainer, strategy);
-  const exporting::Exported exported =
-      exporting::export_strategy(trainer, model, strategy, priced ? &*priced : nullptr);
+  const std::optional<cluster::Cluster> machine = machine_of(of, strategy);
+  const exporting::Exported exported = exporting::export_strategy(
+      trainer, model, strategy, priced ? &*priced : nullptr, machine ? &*machine : nullptr);
   const bool works = exported.cannot.empty();
   if (works && !flags.out.empty()) write(flags.out, exported.text);
   if (flags.json) {

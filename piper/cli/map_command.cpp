@@ -189,13 +189,15 @@ Run add_map(Subcommand command) {
       .delimiter(',')
       .check(integer_in(1, int64_t{1} << 24))
       .required();
-  command.add_option("--sequence", flags->sequence, "tokens of a sequence")
+  command.add_option("--sequence", flags->sequence, "tokens of a sequence; 128K is 131072")
+      .takes_suffixes()
       .check(integer_in(1, int64_t{1} << 32));
   command
       .add_option("--global-batch-per-device", flags->batch_per_device,
                   "sequences of a step for each device (default: as piper plan)")
       .check(integer_in(1, int64_t{1} << 20));
-  command.add_option("--precision", flags->precision, "fp32, bf16, fp64, fp8, mxfp8 or nvfp4");
+  command.add_option("--precision", flags->precision,
+                     "fp32, bf16, fp16, fp64, fp8, mxfp8 or nvfp4");
   add_trainer_flag(command, flags->trainer, " (as piper plan)");
   command.add_option("--load", flags->load, "load of the experts (as piper plan)")
       .type_name("LOAD");

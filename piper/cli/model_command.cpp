@@ -264,7 +264,10 @@ Run add_model(Subcommand command) {
                      "A config.json, a folder holding one, or a built-in name");
   add_ignore_flag(command, flags->ignore);
   command.add_flag("--list", flags->list, "List the built-in models");
-  command.add_option("--sequence", flags->sequence, "Sequence length in tokens, for the FLOPs")
+  command
+      .add_option("--sequence", flags->sequence,
+                  "Sequence length in tokens, for the FLOPs; 128K is 131072")
+      .takes_suffixes()
       .show_default()
       .check(integer_in(1, int64_t{1} << 32));
   command.add_option("--precision", flags->precision, "Of weights and gradients")

@@ -335,8 +335,9 @@ Run add_moe(Subcommand command) {
   command.add_option("--ep", flags->ep, "ranks that share the experts")
       .check(integer_in(1, 4096))
       .show_default();
-  command.add_option("--sequence", flags->sequence, "tokens of a sequence")
-      .check(integer_in(1, strategy::kMaxCount))
+  command.add_option("--sequence", flags->sequence, "tokens of a sequence; 128K is 131072")
+      .takes_suffixes()
+      .check(integer_in(1, int64_t{1} << 20))
       .show_default();
   command.add_option("--micro-batch", flags->micro_batch, "sequences of a micro-batch")
       .check(integer_in(1, strategy::kMaxCount))

@@ -198,7 +198,8 @@ Run add_plan(Subcommand command) {
                   "built-in name or file (what `piper profile --out` wrote)")
       .required();
   command.add_option("--devices", flags->devices, "how many to use (default: all)").check(count);
-  command.add_option("--sequence", flags->sequence, "tokens of a sequence")
+  command.add_option("--sequence", flags->sequence, "tokens of a sequence; 128K is 131072")
+      .takes_suffixes()
       .check(integer_in(1, int64_t{1} << 32));
   command.add_option("--global-batch", flags->global_batch, "sequences of a step")
       .check(integer_in(1, int64_t{1} << 32));
@@ -276,7 +277,8 @@ Run add_plan(Subcommand command) {
                    "and memory; what other exchanges of tokens would cost");
   command.add_option("--recompute", flags->recompute,
                      "fix: none, attention, experts, attention+experts or full");
-  command.add_option("--precision", flags->precision, "fp32, bf16, fp64, fp8, mxfp8 or nvfp4");
+  command.add_option("--precision", flags->precision,
+                     "fp32, bf16, fp16, fp64, fp8, mxfp8 or nvfp4");
   command.add_flag(
       "--paper", flags->fixed.paper_form,
       "Piper's own space: PP x EP = devices, PP <= L, EP inside the fast domain (eq. 7-10)");

@@ -218,7 +218,10 @@ Run add_profile(Subcommand command) {
   command.add_option("--model", flags->model,
                      "with --full: the model whose shapes are measured [piper-10m]");
   add_ignore_flag(command, flags->ignore);
-  command.add_option("--sequence", flags->sequence, "with --full: tokens of its sequences")
+  command
+      .add_option("--sequence", flags->sequence,
+                  "with --full: tokens of its sequences; 128K is 131072")
+      .takes_suffixes()
       .check(integer_in(1, int64_t{1} << 20))
       .show_default();
   command

@@ -243,7 +243,8 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
       .check(count);
   command.add_option("--global-batch", f.global_batch_sequences, "sequences of a step (follows)")
       .check(count);
-  command.add_option("--sequence", f.sequence, "tokens of a sequence")
+  command.add_option("--sequence", f.sequence, "tokens of a sequence; 128K is 131072")
+      .takes_suffixes()
       .check(integer_in(1, int64_t{1} << 32));
   command.add_option("--layers-per-stage", f.layers_per_stage, "e.g. 5,5,6 (even)")
       .delimiter(',')
@@ -310,7 +311,7 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   command.add_option("--recompute", f.recompute,
                      "none, attention, experts, attention+experts or full (none)");
   command.add_option("--precision", f.precision,
-                     "fp32, bf16 or fp64; fp8, mxfp8 and nvfp4 are priced, not trained");
+                     "fp32, bf16 or fp64; fp16, fp8, mxfp8 and nvfp4 are priced, not trained");
   command
       .add_option("--capacity-factor", f.capacity_factor,
                   "rows that an expert takes of a sequence, in even shares; it drops the others "

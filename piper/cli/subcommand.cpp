@@ -19,6 +19,20 @@ Check of(const CLI::Validator& validator) {
           validator.get_description()};
 }
 
+// "128K" -> "131072", "1M" -> "1048576"; what is no such number stays as it is, for the checks to
+// refuse.
+std::string without_suffix(const std::string& text) {
+  const int shift = text.ends_with('K') || text.ends_with('k')   ? 10
+                    : text.ends_with('M') || text.ends_with('m') ? 20
+                                                                 : 0;
+  if (shift == 0) return text;
+  int64_t value = 0;
+  const char* last = text.data() + text.size() - 1;
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  if (error != std::errc() || end != last || value < 0 || value > (INT64_MAX >> shift)) return text;
+  return std::to_string(value << shift);
+}
+
 }  // namespace
 
 Check integer_in(int64_t least, int64_t most) { return of(CLI::Range(least, most)); }
@@ -85,6 +99,16 @@ Check writable_file() {
 
 Flag Flag::check(const Check& check) {
   option_->check(CLI::Validator(check.problem, check.shown));
+  return *this;
+}
+
+Flag Flag::takes_suffixes() {
+  option_->transform(CLI::Validator(
+      [](std::string& text) {
+        text = without_suffix(text);
+        return std::string();
+      },
+      ""));
   return *this;
 }
 

@@ -39,6 +39,9 @@ class Flag {
   explicit Flag(CLI::Option* option) : option_(option) {}
 
   Flag check(const Check& check);
+  // Of an integer, before its checks: 128K is 131072 and 1M is 1048576, as lengths of contexts are
+  // named.
+  Flag takes_suffixes();
   Flag required(bool is = true);
   Flag type_name(const std::string& name);
   Flag delimiter(char between);  // of the values of a list

@@ -90,7 +90,8 @@ GroupedChoice grouped_choice_of(const cluster::Cluster& cluster) {
 }
 
 GroupedChoice grouped_choice_of(const cluster::Cluster& cluster, strategy::Precision precision) {
-  return precision == strategy::Precision::kBf16 ? grouped_choice_of(cluster) : GroupedChoice();
+  const bool is_measured = strategy::priced_as(precision) == strategy::Precision::kBf16;
+  return is_measured ? grouped_choice_of(cluster) : GroupedChoice();
 }
 
 }  // namespace piper::cost

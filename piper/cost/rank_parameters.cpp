@@ -34,6 +34,7 @@ StateBytes state_bytes(strategy::Precision precision) {
     case strategy::Precision::kFp8:
     case strategy::Precision::kMxfp8:
     case strategy::Precision::kNvfp4:
+    case strategy::Precision::kFp16:
       return {2, 4, 12};
     case strategy::Precision::kFp64:
       return {8, 8, 16};

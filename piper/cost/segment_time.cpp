@@ -90,8 +90,6 @@ bool start_is_measured(const Work& w, const cluster::Compute& compute) {
   return false;
 }
 
-}  // namespace
-
 const char* compute_key(strategy::Precision precision) {
   switch (precision) {
     case strategy::Precision::kFp32:
@@ -105,18 +103,39 @@ const char* compute_key(strategy::Precision precision) {
       return "fp8";
     case strategy::Precision::kNvfp4:
       return "fp4";
+    case strategy::Precision::kFp16:
+      return "fp16";
   }
   return "";
 }
 
+// Null where the cluster has none. A statement of fp16 that is bf16's peak alone adds nothing to
+// bf16's figures, which may have measured curves: products of both take the same time.
+const cluster::Compute* find_compute(const cluster::Cluster& cluster,
+                                     strategy::Precision precision) {
+  const auto find = [&](const char* key) {
+    const auto found = cluster.compute.find(key);
+    return found == cluster.compute.end() ? nullptr : &found->second;
+  };
+  const cluster::Compute* own = find(compute_key(precision));
+  if (precision != strategy::Precision::kFp16) return own;
+  const cluster::Compute* bf16 = find("bf16");
+  const bool says_more =
+      own != nullptr && (bf16 == nullptr || !own->gemm.empty() ||
+                         own->peak_flops_per_second != bf16->peak_flops_per_second);
+  return says_more ? own : bf16;
+}
+
+}  // namespace
+
 const cluster::Compute& compute_of(const cluster::Cluster& cluster, strategy::Precision precision) {
-  const auto found = cluster.compute.find(compute_key(precision));
-  if (found != cluster.compute.end()) return found->second;
+  const cluster::Compute* found = find_compute(cluster, precision);
+  if (found != nullptr) return *found;
   throw InvalidInput(unpriced(cluster, precision));
 }
 
 std::string unpriced(const cluster::Cluster& cluster, strategy::Precision precision) {
-  if (cluster.compute.contains(compute_key(precision))) return "";
+  if (find_compute(cluster, precision) != nullptr) return "";
   std::vector<std::string> known;
   for (const auto& [name, compute] : cluster.compute) known.push_back(name);
   return fmt::format("cluster {} has no compute figures for '{}'; allowed: {}", cluster.name,
@@ -150,7 +169,8 @@ std::string general_name(schedule::SegmentKind kind, graph::Phase phase) {
 double measured_over_priced(const cluster::Cluster& cluster, schedule::SegmentKind kind,
                             graph::Phase phase, strategy::Precision precision) {
   if (cluster.numbers.empty()) return 0;
-  const double own = number(cluster, measured_over_priced_name(kind, phase, precision).c_str());
+  const std::string name = measured_over_priced_name(kind, phase, strategy::priced_as(precision));
+  const double own = number(cluster, name.c_str());
   return own > 0 ? own : number(cluster, general_name(kind, phase).c_str());
 }
 

@@ -26,9 +26,8 @@ namespace piper::cost {
 // own.
 inline constexpr double kAssumedGemmEfficiency = 0.7;
 
-// The entry of Cluster::compute that prices products: "bf16", "fp8", "fp4", ...; kMxfp8 uses fp8's.
-const char* compute_key(strategy::Precision precision);
-// The cluster's figures for a precision. Throws InvalidInput naming the precisions that it has.
+// The cluster's figures that price products: kMxfp8 uses those of "fp8", kNvfp4 of "fp4", kFp16 of
+// "bf16" unless its own differ. Throws InvalidInput naming the precisions that it has.
 const cluster::Compute& compute_of(const cluster::Cluster& cluster, strategy::Precision precision);
 // Why nothing can be priced in this precision: what compute_of() would throw. Empty when it can.
 std::string unpriced(const cluster::Cluster& cluster, strategy::Precision precision);

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/cost/example_model.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/cost/relative_approx.h>
 #include <piper/cost/segment_time.h>
 
@@ -40,6 +41,36 @@ TEST_CASE("element-wise work follows the curve by working set") {
   CHECK(work_seconds(work, cluster, compute, 4) == near(1e-5));
   cluster.element_wise = {{"bytes"}, {{1e3, 1e6, 1e9}}, {4e11, 2e11, 1e11}};
   CHECK(work_seconds(work, cluster, compute, 4) == near(5e-6));
+}
+
+TEST_CASE("fp16 is priced by bf16's figures unless its own say something else") {
+  cluster::Cluster cluster = example::nodes();
+  using enum strategy::Precision;
+  const auto peak = [&] { return compute_of(cluster, kFp16).peak_flops_per_second; };
+  const double bf16 = cluster.compute.at("bf16").peak_flops_per_second;
+  REQUIRE(!cluster.compute.contains("fp16"));
+  CHECK(peak() == bf16);
+  // The same peak, stated without bf16's curve.
+  cluster.compute["fp16"] = {.peak_flops_per_second = bf16};
+  cluster.compute["bf16"].gemm = {{"m", "n", "k"}, {{1000}, {1000}, {1000}}, {5e11}};
+  CHECK(!compute_of(cluster, kFp16).gemm.empty());
+  cluster.compute["fp16"].peak_flops_per_second = 2 * bf16;
+  CHECK(peak() == 2 * bf16);
+  CHECK(compute_of(cluster, kFp16).gemm.empty());
+  cluster.compute.erase("bf16");
+  CHECK(peak() == 2 * bf16);
+  cluster.compute.erase("fp16");
+  CHECK(unpriced(cluster, kFp16) ==
+        "cluster nodes has no compute figures for 'fp16'; allowed: fp32, fp64");
+}
+
+TEST_CASE("fp16 has the states and the update of bf16") {
+  using enum strategy::Precision;
+  CHECK(state_bytes(kFp16).total() == state_bytes(kBf16).total());
+  const auto amount = [](strategy::Precision p) {
+    return update_work(schedule::SegmentKind::kOptimizer, 1e6, p).at(0).amount;
+  };
+  CHECK(amount(kFp16) == amount(kBf16));
 }
 
 TEST_CASE("a precision without figures is refused with those that have some") {

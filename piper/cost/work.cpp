@@ -501,7 +501,7 @@ std::vector<Work> update_work(schedule::SegmentKind kind, double num_parameters,
   // Gradient read; moments (and the master copy) read and written; the weight written, and read
   // where no master copy stands in for it. The first backward of a step overwrites gradients:
   // nothing to zero.
-  const bool master = precision == strategy::Precision::kBf16;
+  const bool master = strategy::priced_as(precision) == strategy::Precision::kBf16;
   const double touched = gradient + 2 * static_cast<double>(bytes.optimizer) +
                          (master ? 1.0 : 2.0) * static_cast<double>(bytes.weight);
   return {{.kind = WorkKind::kOptimizer, .amount = num_parameters * touched}};

@@ -24,6 +24,7 @@ at::ScalarType scalar_type(strategy::Precision precision) {
     case strategy::Precision::kFp8:
     case strategy::Precision::kMxfp8:
     case strategy::Precision::kNvfp4:
+    case strategy::Precision::kFp16:
       break;
   }
   PIPER_CHECK(false, "precision");

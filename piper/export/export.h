@@ -3,15 +3,18 @@
 // cannot express at all.
 //
 //   offers.h         what its profile says that it does not run, for every trainer
-//   overlaps.h       what its price hides behind compute, and a flag has to ask for
+//   configs/trainers/rules   what its software refuses, warns against and wants beside what: data
 //   megatron.cpp     Megatron-LM: flags of pretrain_gpt.py
 //   deepspeed.cpp    DeepSpeed: its JSON configuration
-//   torchtitan.cpp   torchtitan 0.3: flags over a --module and --config
+//   plain_execution.h  what only this Piper runs in another way, for every trainer
+//   torchtitan.cpp   torchtitan: a start script (start_script.h) over a --module and --config
 //   nemo.cpp         NeMo 2: arguments of MegatronStrategy and the data module, as YAML
 #pragma once
 
 #include <piper/base/traits.h>
-#include <piper/export/overlaps.h>
+#include <piper/cluster/cluster.h>
+#include <piper/cost/trainer/trainer_profile.h>
+#include <piper/cost/trainer/trainer_rules.h>
 #include <piper/model/model.h>
 #include <piper/strategy/strategy.h>
 
@@ -30,16 +33,21 @@ struct Exported {
       cannot;  // why the trainer cannot run this plan, with the nearest that it can
 };
 
-// One for each trainer: what its flags can say. Whether its profile offers the plan is not asked
-// here. DeepSpeed's and torchtitan's overlaps are their defaults.
-Exported to_megatron(const model::Model& model, const strategy::Strategy& strategy,
-                     const Overlaps& overlaps = {});
-Exported to_deepspeed(const model::Model& model, const strategy::Strategy& strategy,
-                      const Overlaps& overlaps = {});
-Exported to_torchtitan(const model::Model& model, const strategy::Strategy& strategy,
-                       const Overlaps& overlaps = {});
-Exported to_nemo(const model::Model& model, const strategy::Strategy& strategy,
-                 const Overlaps& overlaps = {});
+// What is exported.
+struct Job {
+  const model::Model& model;
+  const strategy::Strategy& strategy;
+  const cluster::Cluster* machine = nullptr;  // null: nothing is known of it
+  // What the rules of the trainer's software say of it: a writer writes what they want.
+  cost::Ruling ruling = {};
+};
+
+// One for each trainer: what its flags can say. Whether its profile offers the plan, and its rules
+// allow it, is not asked here. DeepSpeed's and torchtitan's overlaps are their defaults.
+Exported to_megatron(const Job& job);
+Exported to_deepspeed(const Job& job);
+Exported to_torchtitan(const Job& job);
+Exported to_nemo(const Job& job);
 
 enum class Trainer : uint8_t { kMegatron, kDeepSpeed, kTorchtitan, kNemo };
 struct TrainerTraits {
@@ -48,8 +56,7 @@ struct TrainerTraits {
   const char* software;  // in messages
   const char* profile;   // the built-in trainer profile that says what it offers
   const char* family;    // how the names of all profiles of this software begin
-  Exported (*write)(const model::Model& model, const strategy::Strategy& strategy,
-                    const Overlaps& overlaps);
+  Exported (*write)(const Job& job);
 };
 inline constexpr std::array kTrainerTraits{
     TrainerTraits{Trainer::kMegatron, "megatron", "Megatron Core", "megatron", "megatron",
@@ -64,10 +71,12 @@ constexpr const auto& rows(Trainer) { return kTrainerTraits; }
 inline constexpr auto kTrainers = values_of<Trainer>();
 
 // Requires contradictions(strategy, model) to be empty. `cannot` has also what the trainer's
-// profile does not offer. `priced`: the profile that the plan was made for; where it is not of this
-// software, or none, overlaps are those of the trainer's own.
+// profile does not offer and what its rules forbid; `differs` what they warn against. `priced`: the
+// profile that the plan was made for; where it is not of this software, or none, what the price
+// hides is that of the trainer's own. `machine`: null where it is not known.
 Exported export_strategy(Trainer trainer, const model::Model& model,
                          const strategy::Strategy& strategy,
-                         const cost::TrainerProfile* priced = nullptr);
+                         const cost::TrainerProfile* priced = nullptr,
+                         const cluster::Cluster* machine = nullptr);
 
 }  // namespace piper::exporting

@@ -4,6 +4,7 @@
 #include <piper/cost/trainer/trainer_profile.h>
 #include <piper/export/export.h>
 #include <piper/export/megatron_words.h>
+#include <piper/export/start_script.h>
 #include <piper/model/import.h>
 
 #include <algorithm>
@@ -46,6 +47,19 @@ std::map<std::string, std::string> flags_of(const std::string& text) {
   return flags;
 }
 
+// The same of the command of a start script: the lines that follow the launcher's.
+std::map<std::string, std::string> flags_of_script(const std::string& text) {
+  std::string flags;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("  --") && !line.starts_with("  --rdzv") && line != "  --standalone \\") {
+      line = line.substr(2);
+      if (line.ends_with(" \\")) line.resize(line.size() - 2);
+      flags += line + "\n";
+    }
+  return flags_of(flags);
+}
+
 bool says(const std::vector<std::string>& lines, const std::string& what) {
   for (const std::string& line : lines)
     if (line.find(what) != std::string::npos) return true;
@@ -58,7 +72,7 @@ TEST_CASE(
     "Megatron-LM: the data-parallel degree and the micro-batches that it infers are the plan's") {
   const model::Model model = model::load_model("qwen3-30b-a3b");
   const Strategy s = example(model, {.pp = 4, .ep = 8, .dp = 16});
-  const auto flags = flags_of(to_megatron(model, s).text);
+  const auto flags = flags_of(to_megatron({model, s}).text);
   const int64_t pp = std::stoll(flags.at("--pipeline-model-parallel-size"));
   const int64_t dp = s.mesh.world() / pp / std::stoll(flags.at("--tensor-model-parallel-size"));
   CHECK(dp == s.mesh.dp);
@@ -112,8 +126,9 @@ TEST_CASE("what the price hides is asked for; what Megatron Core cannot hide is 
   s.precision = strategy::Precision::kBf16;
   s.recompute = Recompute::kNone;
   s.sequence_parallel = false;
-  CHECK(given(&bridge) == std::vector<size_t>{1, 0, 0, 1});
-  CHECK(says(export_strategy(Trainer::kMegatron, model, s, &bridge).differs, "sequence parallel"));
+  CHECK(given(&bridge) == std::vector<size_t>{0, 0, 0, 0});
+  CHECK(says(export_strategy(Trainer::kMegatron, model, s, &bridge).cannot,
+             "tp 2 without sequence parallelism"));
   s = example(model, {.pp = 2, .ep = 8, .dp = 8});
   CHECK(given(&bridge) == std::vector<size_t>{1, 0, 0, 0});
   CHECK(says(export_strategy(Trainer::kMegatron, model, s, &bridge).differs, "virtual stages"));
@@ -123,17 +138,28 @@ TEST_CASE("what the price hides is asked for; what Megatron Core cannot hide is 
         std::string::npos);
 }
 
+TEST_CASE("fp16: DeepSpeed's own key; torchtitan has none") {
+  const model::Model model = model::load_model("qwen3-30b-a3b");
+  Strategy s = example(model, {.pp = 1, .ep = 8, .dp = 16});
+  s.precision = strategy::Precision::kFp16;
+  const Json json = Json::parse(export_strategy(Trainer::kDeepSpeed, model, s).text);
+  CHECK(json["fp16"]["enabled"] == true);
+  CHECK(json["bf16"]["enabled"] == false);
+  CHECK(says(export_strategy(Trainer::kTorchtitan, model, s).cannot,
+             "fp16: torchtitan trains in fp32 and bf16"));
+}
+
 TEST_CASE("a capacity is asked for in each trainer's words, or refused") {
   const model::Model model = model::load_model("qwen3-30b-a3b");
   Strategy s = example(model, {.pp = 2, .ep = 8, .dp = 8});
-  CHECK(flags_of(to_megatron(model, s).text).count("--moe-expert-capacity-factor") == 0);
+  CHECK(flags_of(to_megatron({model, s}).text).count("--moe-expert-capacity-factor") == 0);
   s.capacity = {.factor = 1.25, .drop = strategy::Drop::kPosition};
-  auto flags = flags_of(to_megatron(model, s).text);
+  auto flags = flags_of(to_megatron({model, s}).text);
   CHECK(flags.at("--moe-expert-capacity-factor") == "1.25");
   CHECK(flags.at("--moe-token-drop-policy") == "position");
   CHECK(flags.count("--moe-pad-expert-input-to-capacity") == 0);
   s.capacity = {.factor = 1.25, .pads = true};
-  flags = flags_of(to_megatron(model, s).text);
+  flags = flags_of(to_megatron({model, s}).text);
   CHECK(flags.at("--moe-token-drop-policy") == "probs");
   CHECK(flags.count("--moe-pad-expert-input-to-capacity") == 1);
   CHECK(export_strategy(Trainer::kNemo, model, s)
@@ -158,8 +184,10 @@ TEST_CASE("micro-batches in pairs: Megatron-LM's flag, in a pipeline with virtua
   CHECK(asks() == 1);
   s.recompute = Recompute::kFull;
   CHECK(asks() == 0);
-  CHECK(says(export_strategy(Trainer::kMegatron, model, s).differs,
-             "behind another micro-batch, which Megatron Core does not under full recomputation"));
+  CHECK(
+      says(export_strategy(Trainer::kMegatron, model, s).cannot,
+           "schedule interleaved-pairs: Megatron Core overlaps no exchanges of experts under full "
+           "recomputation"));
   s = example(model, {.pp = 1, .ep = 8, .dp = 8});
   s.schedule = PipelineSchedule::k1F1BPairs;
   CHECK(asks() == 1);
@@ -181,7 +209,7 @@ TEST_CASE("Megatron-LM: DeepSeek-V3's attention, routing and first layers") {
   const model::Model model = model::load_model("deepseek-v3");
   Strategy s = example(model, {.pp = 8, .ep = 16, .dp = 32});
   s.recompute = Recompute::kFull;
-  const Exported exported = to_megatron(model, s);
+  const Exported exported = export_strategy(Trainer::kMegatron, model, s);
   const auto flags = flags_of(exported.text);
   CHECK(flags.at("--moe-layer-freq") == "'([0]*3+[1]*58)'");
   CHECK(flags.at("--kv-lora-rank") == "512");
@@ -217,29 +245,32 @@ TEST_CASE("what a trainer cannot run is said, with the nearest, and nothing is w
   s.precision = strategy::Precision::kFp64;
   for (const Trainer trainer : kTrainers)
     CHECK(says(export_strategy(trainer, moe, s).cannot, "fp64"));
-  const model::Model linear = model::load_model("qwen3-next-80b-a3b");
-  CHECK(says(to_megatron(linear, example(linear, {.pp = 1, .ep = 8, .dp = 8})).cannot,
-             "linear attention"));
+  const model::Model both = model::load_model("arctic");
+  CHECK(says(
+      export_strategy(Trainer::kMegatron, both, example(both, {.pp = 1, .ep = 8, .dp = 8})).cannot,
+      "a dense MLP beside the mixture"));
 }
 
 TEST_CASE("DeepSpeed: the three sizes of a batch agree with the number of processes") {
   const model::Model model = model::load_model("mixtral-8x7b");
   const Strategy s = example(model, {.pp = 1, .ep = 4, .dp = 8}, 1, 16);
-  const Exported exported = to_deepspeed(model, s);
+  const Exported exported = to_deepspeed({model, s});
   const Json json = parse_json(exported.text, "deepspeed");
   CHECK(json["train_batch_size"].get<int64_t>() ==
         json["train_micro_batch_size_per_gpu"].get<int64_t>() *
             json["gradient_accumulation_steps"].get<int64_t>() * s.mesh.dp);
   CHECK(json["bf16"]["enabled"] == true);
   CHECK(says(exported.differs, "ep_size=4"));
+  CHECK(says(exported.differs, "keys of DeepSpeed 0.19.8"));
+  CHECK(says(exported.differs, "deepspeed --hostfile HOSTS --num_nodes 1 --num_gpus 8 "));
 }
 
-TEST_CASE("torchtitan: its degrees multiply to the world, its batch to the plan's") {
+TEST_CASE("torchtitan: its degrees multiply to the world, its tokens to the plan's") {
   const model::Model model = model::load_model("deepseek-v3");
   for (const strategy::Mesh& mesh :
        {strategy::Mesh{.pp = 1, .ep = 8, .dp = 32}, {.pp = 8, .ep = 16, .dp = 32}}) {
     const Strategy s = example(model, mesh);
-    const auto flags = flags_of(to_torchtitan(model, s).text);
+    const auto flags = flags_of_script(export_strategy(Trainer::kTorchtitan, model, s).text);
     const auto number = [&](const char* flag) { return std::stoll(flags.at(flag)); };
     const int64_t ranks = number("--parallelism.data_parallel_replicate_degree") *
                           number("--parallelism.data_parallel_shard_degree");
@@ -248,29 +279,91 @@ TEST_CASE("torchtitan: its degrees multiply to the world, its batch to the plan'
     CHECK(number("--parallelism.data_parallel_shard_degree") %
               number("--parallelism.expert_parallel_degree") ==
           0);
-    const int64_t accumulated =
-        number("--training.global_batch_size") / (number("--training.local_batch_size") * ranks);
-    if (mesh.pp > 1) {
-      CHECK(accumulated == 1);
-      CHECK(number("--training.local_batch_size") /
-                number("--parallelism.pipeline_parallel_microbatch_size") ==
-            s.num_micro_batches);
-    } else {
-      CHECK(accumulated == s.num_micro_batches);
-    }
+    const int64_t tokens = number("--training.num_tokens_per_microbatch_per_dp_rank");
+    CHECK(tokens == s.micro_batch_sequences * s.sequence);
+    CHECK(number("--training.max_context_length") == s.sequence);
+    const int64_t micro_batches = number("--training.num_tokens_per_train_step") / tokens / ranks;
+    CHECK(micro_batches == s.num_micro_batches);
+    if (mesh.pp > 1) CHECK(number("--parallelism.num_pp_microbatches") == micro_batches);
+    CHECK(flags.count("--training.disable_cuda_graphs") == 1);
   }
 }
 
-TEST_CASE("torchtitan: a split that differs at the ends is flags, any other one is said") {
+// Experts lie on ranks that share sequences too: as few as it takes shard the rest.
+TEST_CASE("torchtitan: expert parallelism takes ranks of tp and cp before it shards") {
+  const model::Model model = model::load_model("qwen3-30b-a3b");
+  Strategy s = example(model, {.pp = 1, .ep = 8, .dp = 8, .tp = 4});
+  s.sequence_parallel = true;
+  const auto flags = flags_of_script(to_torchtitan({model, s}).text);
+  CHECK(flags.at("--parallelism.data_parallel_shard_degree") == "2");
+  CHECK(flags.at("--parallelism.data_parallel_replicate_degree") == "4");
+  CHECK(flags.count("--parallelism.enable_sequence_parallel") == 1);
+}
+
+TEST_CASE("torchtitan: a start script for the machine, with what has to be filled in") {
+  const model::Model model = model::load_model("qwen3-30b-a3b");
+  const Strategy s = example(model, {.pp = 2, .ep = 8, .dp = 32});
+  const cluster::Cluster frontier = cluster::load_cluster("frontier");
+  const auto text = [&](const cluster::Cluster* machine) {
+    return export_strategy(Trainer::kTorchtitan, model, s, nullptr, machine).text;
+  };
+  CHECK(text(nullptr).starts_with("#!/usr/bin/env bash\n"));
+  CHECK(text(nullptr).find("torchtitan b5bcd76c (2026-08-21)") != std::string::npos);
+  CHECK(text(nullptr).find("torchrun --nnodes=8 --nproc-per-node=8 ") != std::string::npos);
+  CHECK(text(nullptr).find("${MODULE:=qwen3}") != std::string::npos);
+  CHECK(text(nullptr).find("${STEPS:?") != std::string::npos);
+  const int64_t devices = frontier.devices_per_node();
+  CHECK(text(&frontier).find(fmt::format("--nnodes={} --nproc-per-node={} ", 64 / devices,
+                                         devices)) != std::string::npos);
+  const model::Model other = model::load_model("mixtral-8x7b");
+  const Exported unknown = to_torchtitan({other, example(other, {.pp = 1, .ep = 4, .dp = 4})});
+  CHECK(unknown.text.find("${MODULE:?") != std::string::npos);
+  CHECK(unknown.text.find("--nnodes=1 --nproc-per-node=4 ") != std::string::npos);
+  CHECK(says(unknown.differs, "mixtral-8x7b: torchtitan b5bcd76c has no implementation"));
+}
+
+TEST_CASE("hosts hold as many ranks as they have devices and as divide all of them") {
+  const auto hosts = [](int64_t world) {
+    const Hosts h = hosts_of(Strategy{.mesh = {.dp = world}}, nullptr);
+    return std::pair{h.num_hosts, h.ranks_per_host};
+  };
+  CHECK(hosts(1) == std::pair<int64_t, int64_t>{1, 1});
+  CHECK(hosts(7) == std::pair<int64_t, int64_t>{1, 7});
+  CHECK(hosts(12) == std::pair<int64_t, int64_t>{2, 6});
+  CHECK(hosts(64) == std::pair<int64_t, int64_t>{8, 8});
+}
+
+TEST_CASE("torchtitan: tp divides the key heads") {
+  model::Model model = model::load_model("qwen3-30b-a3b");
+  for (model::Layer& layer : model.layers) layer.attention.num_kv_heads = 2;
+  const auto refused = [&](Trainer trainer, int64_t tp) {
+    Strategy s = example(model, {.pp = 1, .ep = 8, .dp = 8, .tp = tp});
+    s.sequence_parallel = true;
+    s.zero = trainer == Trainer::kMegatron ? 1 : 2;
+    return export_strategy(trainer, model, s).cannot;
+  };
+  CHECK(refused(Trainer::kTorchtitan, 2).empty());
+  for (const int64_t tp : {4, 8})
+    CHECK(says(refused(Trainer::kTorchtitan, tp),
+               "torchtitan takes a divisor of the 2 key heads; the nearest: --tp 2"));
+  CHECK(refused(Trainer::kMegatron, 4).empty());
+}
+
+TEST_CASE("torchtitan: a split that its rule makes is flags, any other one is said") {
   const model::Model model = model::load_model("qwen3-30b-a3b");
   Strategy s = example(model, {.pp = 4, .ep = 2, .dp = 2});
-  s.layers_per_stage = {11, 13, 13, 11};
-  const Exported ends = to_torchtitan(model, s);
-  CHECK(flags_of(ends.text).at("--parallelism.pipeline_parallel_first_stage_less_layers") == "2");
-  CHECK(flags_of(ends.text).at("--parallelism.pipeline_parallel_last_stage_less_layers") == "2");
-  CHECK_FALSE(says(ends.differs, "module_fqns_per_model_part"));
-  s.layers_per_stage = {11, 12, 13, 12};
-  CHECK(says(to_torchtitan(model, s).differs, "module_fqns_per_model_part"));
+  const auto given = [&](std::vector<int64_t> layers) {
+    s.layers_per_stage = std::move(layers);
+    const Exported exported = to_torchtitan({model, s});
+    const auto flags = flags_of_script(exported.text);
+    return std::tuple{flags.at("--parallelism.pipeline_parallel_first_stage_less_layers"),
+                      flags.at("--parallelism.pipeline_parallel_last_stage_less_layers"),
+                      says(exported.differs, "module_fqns_per_model_part")};
+  };
+  CHECK(given({12, 12, 12, 12}) == std::tuple{"0", "0", false});
+  CHECK(given({11, 13, 13, 11}) == std::tuple{"2", "2", false});
+  CHECK(given({12, 13, 12, 11}) == std::tuple{"1", "1", false});  // the first stages take the rest
+  CHECK(given({11, 12, 13, 12}) == std::tuple{"0", "0", true});
   CHECK(pipeline_layout(model, s) == "Et*11|t*12|t*13|t*12L");
 }
 
@@ -333,7 +426,6 @@ TEST_CASE("a refusal names the axis, what the trainer runs and the nearest of it
 }
 
 namespace {
-
 // One value of an axis, put into a strategy that has the first value of every other axis.
 struct AxisValue {
   std::string axis;  // as refusals begin
@@ -395,7 +487,10 @@ TEST_CASE(
       std::map<std::string, std::multiset<std::string>> written;  // by axis
       for (const AxisValue& value : axis_values()) {
         Strategy s = example(model, {.pp = pp, .ep = 2, .dp = 4, .tp = 4});
+        s.sequence_parallel = true;  // Megatron Core takes no mixture otherwise
         value.set(s);
+        // Nor the optimizer on the host where its states are whole.
+        if (value.axis == "offload " && offers.has_zero(1, pp)) s.zero = 1;
         s.layers_per_stage = strategy::even_split(model.num_layers(), pp * s.mesh.vpp);
         if (!strategy::contradictions(s, model).empty()) continue;
         CAPTURE(to_json(s).dump());
@@ -430,22 +525,20 @@ TEST_CASE("torchtitan: more than two chunks a rank follow from the layers of a s
   const auto chunks = [&](int64_t vpp) {
     s.mesh.vpp = vpp;
     s.layers_per_stage = strategy::even_split(48, 4 * vpp);
-    return to_torchtitan(model, s);
+    return to_torchtitan({model, s});
   };
   const char* const flag = "--parallelism.pipeline_parallel_layers_per_stage";
-  CHECK(flags_of(chunks(4).text).at(flag) == "3");
-  CHECK(flags_of(chunks(2).text).count(flag) == 0);
+  CHECK(flags_of_script(chunks(4).text).at(flag) == "3");
+  CHECK(flags_of_script(chunks(2).text).count(flag) == 0);
   // 48 layers over 20 stages: 3 a stage would be 16 of them.
-  const Exported five = chunks(5);
-  CHECK(flags_of(five.text).count(flag) == 0);
-  CHECK(says(five.differs, "module_fqns_per_model_part"));
+  CHECK(says(chunks(5).cannot, "vpp 5: torchtitan infers the chunks from the layers of one"));
 }
 
 TEST_CASE("NeMo: the same degrees, and parts of a recomputation by module") {
   const model::Model model = model::load_model("deepseek-v3");
   Strategy s = example(model, {.pp = 8, .ep = 16, .dp = 32});
   s.recompute = Recompute::kAttentionAndExperts;
-  const std::string text = to_nemo(model, s).text;
+  const std::string text = to_nemo({model, s}).text;
   CHECK(text.find("pipeline_model_parallel_size: 8\n") != std::string::npos);
   CHECK(text.find("expert_model_parallel_size: 16\n") != std::string::npos);
   CHECK(text.find("recompute_modules: [core_attn, mla_up_proj, moe_act, mlp]") !=

@@ -43,7 +43,6 @@ void add_parallel(const model::Model& model, const Strategy& s, Flags& flags) {
     flags.add("--expert-model-parallel-size", s.mesh.ep);
     flags.add("--expert-tensor-parallel-size", s.mesh.etp);
   }
-  if (s.zero == 1) flags.add("--use-distributed-optimizer");
   if (strategy::offloads_optimizer(s.offload)) {
     flags.add("--optimizer-cpu-offload");
     flags.add("--optimizer-offload-fraction", 1);
@@ -123,9 +122,6 @@ void add_mixture(const model::Model& model, const Strategy& s, Flags& flags) {
   flags.add("--moe-router-topk", f.top_k);
   flags.add("--moe-router-score-function",
             f.score == model::Score::kSigmoid ? "sigmoid" : "softmax");
-  // Softmax over all experts before the choice, not normalised again afterwards.
-  if (f.score == model::Score::kSoftmax && !f.normalise_top_k)
-    flags.add("--moe-router-pre-softmax");
   if (f.routed_scaling != 1) flags.add("--moe-router-topk-scaling-factor", f.routed_scaling);
   if (f.num_groups > 1) {
     flags.add("--moe-router-num-groups", f.num_groups);
@@ -165,16 +161,15 @@ void add_model(const model::Model& model, const Strategy& s, Flags& flags) {
 
 }  // namespace
 
-Exported to_megatron(const model::Model& model, const Strategy& s, const Overlaps& overlaps) {
+Exported to_megatron(const Job& job) {
+  const model::Model& model = job.model;
+  const Strategy& s = job.strategy;
   Exported exported;
-  add_core_limits(model, s, exported);
   Flags flags;
   add_parallel(model, s, flags);
-  if (overlaps.gradients) flags.add("--overlap-grad-reduce");
-  if (overlaps.weights) flags.add("--overlap-param-gather");
-  if (overlaps.tensor) flags.add("--tp-comm-overlap");
-  if (overlaps.exchange) flags.add("--overlap-moe-expert-parallel-comm");
   add_model(model, s, flags);
+  for (const auto& [flag, value] : job.ruling.flags)
+    value.empty() ? flags.add(flag) : flags.add(flag, value);
   exported.text = flags.take();
   if (model.rope.scaling != "none")
     exported.differs.push_back(fmt::format(

@@ -24,8 +24,4 @@ std::vector<std::string> recompute_modules(const model::Model& model,
 // Its word for what goes beyond a capacity.
 const char* drop_policy(const strategy::Capacity& capacity);
 
-// What Megatron Core cannot express, or does otherwise, whoever calls it.
-void add_core_limits(const model::Model& model, const strategy::Strategy& strategy,
-                     Exported& exported);
-
 }  // namespace piper::exporting

@@ -6,9 +6,11 @@ namespace piper::exporting {
 
 using strategy::Strategy;
 
-Exported to_nemo(const model::Model& model, const Strategy& s, const Overlaps& overlaps) {
+Exported to_nemo(const Job& job) {
+  const model::Model& model = job.model;
+  const Strategy& s = job.strategy;
+  const auto wants = [&](const char* flag) { return job.ruling.flags.contains(flag); };
   Exported exported;
-  add_core_limits(model, s, exported);
   const bool moe = model.num_moe_layers() > 0;
   std::string& text = exported.text;
   text += fmt::format(
@@ -20,18 +22,19 @@ Exported to_nemo(const model::Model& model, const Strategy& s, const Overlaps& o
   text += fmt::format("  context_parallel_size: {}\n  sequence_parallel: {}\n", s.mesh.cp,
                       s.sequence_parallel);
   if (s.placement == strategy::Placement::kPipelineInside) text += "  use_tp_pp_dp_mapping: true\n";
-  if (s.zero == 1 || overlaps.gradients)
+  if (wants("--use-distributed-optimizer") || wants("--overlap-grad-reduce"))
     text += fmt::format(
         "  ddp: {{use_distributed_optimizer: {}, overlap_grad_reduce: {}, overlap_param_gather: "
         "{}}}\n",
-        s.zero == 1, overlaps.gradients, overlaps.weights);
+        wants("--use-distributed-optimizer"), wants("--overlap-grad-reduce"),
+        wants("--overlap-param-gather"));
   if (moe)
     text += fmt::format("  expert_model_parallel_size: {}\n  expert_tensor_parallel_size: {}\n",
                         s.mesh.ep, s.mesh.etp);
   if (strategy::offloads_optimizer(s.offload))
     text +=
         "# megatron.core.optimizer.OptimizerConfig(...)\noptimizer:\n  optimizer_cpu_offload: "
-        "true\n  optimizer_offload_fraction: 1.0\n";
+        "true\n  optimizer_offload_fraction: 1.0\n  use_precision_aware_optimizer: true\n";
   text +=
       fmt::format("# nemo.lightning.Trainer(...)\ntrainer:\n  world_size: {}\n", s.mesh.world());
   text += fmt::format("  precision: {}\n",
@@ -43,8 +46,9 @@ Exported to_nemo(const model::Model& model, const Strategy& s, const Overlaps& o
   text += "# the model's config\nmodel:\n";
   if (s.mesh.cp > 1)
     text += fmt::format("  cp_comm_type: {}\n", strategy::has_ring(s) ? "p2p" : "all_gather");
-  if (overlaps.tensor) text += "  tp_comm_overlap: true\n";
-  if (overlaps.exchange) text += "  overlap_moe_expert_parallel_comm: true\n";
+  if (wants("--tp-comm-overlap")) text += "  tp_comm_overlap: true\n";
+  if (wants("--overlap-moe-expert-parallel-comm"))
+    text += "  overlap_moe_expert_parallel_comm: true\n";
   text += fmt::format("  seq_length: {}\n", s.sequence);
   if (const std::string layout = pipeline_layout(model, s); !layout.empty())
     text += fmt::format("  pipeline_model_parallel_layout: \"{}\"\n", layout);

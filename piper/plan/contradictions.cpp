@@ -15,25 +15,44 @@ namespace piper::plan {
 using strategy::PipelineSchedule;
 using strategy::Placement;
 
+namespace {
+
+// Whether a state of the shape, the schedule and the chunks is left: in the order in which the
+// search chooses them, since what is refused of one may hang on those before it.
+bool leaves_state(const Request& r, strategy::Strategy s) {
+  const auto tries_placed = [&] {
+    return std::ranges::any_of(strategy::kPlacements,
+                               [&](Placement p) { return tries_placement(r, s, p); });
+  };
+  for (const strategy::Recompute recompute : strategy::kRecomputes) {
+    if (!wanted(r.fixed.recompute, recompute) || !r.offers().has(recompute)) continue;
+    s.recompute = recompute;
+    if (r.forbids(cost::Decided::kLayers, s)) continue;
+    for (s.zero = 0; s.zero <= 3; ++s.zero) {
+      s.offload = strategy::Offload::kNone;
+      if (!tries_zero(r, s, s.zero)) continue;
+      for (const strategy::Offload offload : strategy::kOffloads) {
+        if (!tries_offload(r, s, offload)) continue;
+        s.offload = offload;
+        if (tries_placed()) return true;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
 bool leaves_any(const Request& r, const std::vector<Shape>& shapes) {
   return std::ranges::any_of(shapes, [&](const Shape& shape) {
     strategy::Strategy s = with_shape(r, shape);
-    const bool recomputes = std::ranges::any_of(strategy::kRecomputes, [&](strategy::Recompute c) {
-      return wanted(r.fixed.recompute, c) && r.offers().has(c);
-    });
-    const bool placed = std::ranges::any_of(strategy::kPlacements,
-                                            [&](Placement p) { return tries_placement(r, s, p); });
-    const bool offloaded = std::ranges::any_of(
-        strategy::kOffloads, [&](strategy::Offload o) { return tries_offload(r, s, o); });
-    if (!placed || !offloaded || !recomputes) return false;
+    s.sequence_parallel = shape.sequence_parallel;
     for (const PipelineSchedule schedule : strategy::kPipelineSchedules) {
       if (!tries_schedule(r, s, schedule)) continue;
       s.schedule = schedule;
-      bool zero = false;
-      for (int64_t z = 0; z <= 3; ++z) zero = zero || tries_zero(r, s, z);
-      if (!zero) continue;
-      for (int64_t vpp = 1; vpp <= kMostChunks; ++vpp)
-        if (tries_chunks(r, s, vpp)) return true;
+      for (s.mesh.vpp = 1; s.mesh.vpp <= kMostChunks; ++s.mesh.vpp)
+        if (tries_chunks(r, s, s.mesh.vpp) && leaves_state(r, s)) return true;
+      s.mesh.vpp = 1;
     }
     return false;
   });

@@ -17,6 +17,7 @@ double operand_bytes(Precision precision) {
     case Precision::kFp32:
       return 4;
     case Precision::kBf16:
+    case Precision::kFp16:
       return 2;
     case Precision::kFp8:
     case Precision::kMxfp8:

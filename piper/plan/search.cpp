@@ -26,6 +26,7 @@
 namespace piper::plan {
 namespace {
 
+using cost::Decided;
 using strategy::Offload;
 using strategy::PipelineSchedule;
 using strategy::Placement;
@@ -117,12 +118,12 @@ class Visit {
       if (!wanted(r_.fixed.recompute, recompute) || !r_.offers().has(recompute)) continue;
       s.recompute = recompute;
       s.layers_per_stage = strategy::even_split(r_.model->num_layers(), stages);
-      visit_states(s);
+      if (!r_.forbids(Decided::kLayers, s)) visit_states(s);
       if (stages == 1 || r_.fixed.paper_form) continue;
       const std::vector<int64_t>& balanced = balanced_of(s, stages);
       if (balanced == s.layers_per_stage) continue;
       s.layers_per_stage = balanced;
-      visit_states(s);
+      if (!r_.forbids(Decided::kLayers, s)) visit_states(s);
     }
   }
 
@@ -212,7 +213,8 @@ class Visit {
   }
 
   void price(const Strategy& s) {
-    if (!r_.offers().has_offload_of(s) || !r_.offers().has_pairs_of(s)) return;
+    if (!r_.offers().has_offload_of(s) || r_.forbids(Decided::kLast, s)) return;
+    if (!s.recompute_per_stage.empty() && r_.forbids(Decided::kLayers, s)) return;
     const Family family = family_of(s);
     kept_.count_priced(family);
     if (r_.prunes && is_pruned(s, family)) return;
@@ -577,6 +579,27 @@ int64_t threads_of(const Request& request) {
   return request.cluster->watch ? 1 : std::max<int64_t>(1, request.num_threads);
 }
 
-Plan search(const Request& request) { return Search(request).run(); }
+bool Request::forbids(cost::Decided decided, const Strategy& s) const {
+  if (!fixed.offered || trainer->rules == nullptr) return false;
+  return forbidden != nullptr ? forbidden->at(decided, s)
+                              : with_rules(*this).forbidden->at(decided, s);
+}
+
+Request with_rules(Request request) {
+  if (request.trainer->rules == nullptr) return request;
+  const Strategy given{.precision = request.precision,
+                       .sequence = request.sequence,
+                       .global_batch_sequences = request.global_batch_sequences,
+                       .capacity = request.fixed.capacity};
+  request.forbidden = std::make_shared<const cost::Forbidden>(
+      *request.trainer->rules,
+      cost::Known{request.model, &given, request.cluster, request.trainer});
+  return request;
+}
+
+Plan search(const Request& request) {
+  const Request asked = with_rules(request);
+  return Search(asked).run();
+}
 
 }  // namespace piper::plan

@@ -32,6 +32,7 @@
 #include <piper/cost/load_distribution.h>
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/cost/trainer/trainer_profile.h>
+#include <piper/cost/trainer/trainer_rules.h>
 #include <piper/model/model.h>
 #include <piper/plan/prediction.h>
 #include <piper/strategy/strategy.h>
@@ -102,6 +103,11 @@ struct Request {
     static const cost::Offers all;
     return fixed.offered ? trainer->offers : all;
   }
+  // Whether a rule of the trainer refuses the strategy by what is decided there
+  // (cost::Forbidden); never where FixedAxes::offered is not asked for.
+  bool forbids(cost::Decided decided, const strategy::Strategy& strategy) const;
+  // What forbids() asks; search() makes it, and forbids() itself where it is missing.
+  std::shared_ptr<const cost::Forbidden> forbidden;
   std::unique_ptr<cost::Estimator> estimator() const {
     return cost::make_estimator(*model, *cluster, *trainer, precision, sequence, has_exact_costs());
   }
@@ -182,6 +188,9 @@ const Candidate* nearest_of(const Plan& plan);
 // Of the request's threads, those that may be used: a cluster that notes what it is asked
 // (cluster::watched) is for one.
 int64_t threads_of(const Request& request);
+
+// The request with `forbidden`.
+Request with_rules(Request request);
 
 // Throws InvalidInput when the cluster has no figures for the precision, or when the fixed axes
 // leave nothing: one line that names those which contradict each other and the nearest values that

@@ -151,8 +151,32 @@ TEST_CASE("a search tries what the trainer's profile offers, and nothing else") 
         CHECK(offers.has(s.recompute));
         CHECK((offers.recompute_by_stage || s.recompute_per_stage.empty()));
         CHECK(offers.has_expert_tensor(s.mesh.etp, s.mesh.tp));
+        if (world.trainer.rules != nullptr)
+          CHECK(cost::rule(*world.trainer.rules, {&world.model, &s, &world.cluster, &world.trainer})
+                    .forbids.empty());
       }
   }
+}
+
+TEST_CASE("what a trainer's rules refuse is left out before and after pruning alike") {
+  ExampleWorld world;
+  world.trainer = cost::load_trainer("megatron");
+  Request request = world.request(16, 32);
+  const Plan pruned = search(request);
+  request.prunes = false;
+  const Plan plain = search(request);
+  REQUIRE(!pruned.ranked.empty());
+  CHECK(pruned.ranked.front().strategy == plain.ranked.front().strategy);
+  CHECK(pruned.pareto.size() == plain.pareto.size());
+  // Without them more is tried.
+  request.fixed.offered = false;
+  request.fixed.schedule = strategy::PipelineSchedule::k1F1B;
+  const Plan all = search(request);
+  const auto is_undivided = [](const Candidate& c) {
+    return c.strategy.mesh.tp > 1 && !c.strategy.sequence_parallel;
+  };
+  CHECK(std::ranges::any_of(all.ranked, is_undivided));
+  CHECK(std::ranges::none_of(plain.ranked, is_undivided));
 }
 
 TEST_CASE("heads and experts of every layer divide, not of the first alone") {

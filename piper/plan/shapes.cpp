@@ -9,6 +9,7 @@
 namespace piper::plan {
 namespace {
 
+using cost::Decided;
 using strategy::Offload;
 using strategy::PipelineSchedule;
 using strategy::Placement;
@@ -24,6 +25,15 @@ bool is_tried(const Request& r, const Strategy& s, Change change) {
   Strategy changed = s;
   change(changed);
   return strategy::not_runnable(changed).empty();
+}
+
+// Whether a rule of the trainer refuses it by that change.
+template <class Change>
+bool is_forbidden(const Request& r, Decided decided, const Strategy& s, Change change) {
+  if (r.forbidden != nullptr && !r.forbidden->asks(decided)) return false;
+  Strategy changed = s;
+  change(changed);
+  return r.forbids(decided, changed);
 }
 
 class Shapes {
@@ -85,6 +95,12 @@ class Shapes {
     shape.sequence_parallel = true;
     return !runs(shape);
   }
+  bool is_allowed(const Shape& shape) const {
+    if (r_.trainer->rules == nullptr || !r_.fixed.offered) return true;
+    Strategy s = with_shape(r_, shape);
+    s.sequence_parallel = shape.sequence_parallel;
+    return !r_.forbids(Decided::kShape, s);
+  }
   // Where the paper's form is asked for.
   bool is_of_the_paper(const Shape& shape) const {
     if (r_.fixed.paper_form && shape.cp > 1) return false;
@@ -115,7 +131,8 @@ class Shapes {
           for (const bool sp : {false, true})
             if (wanted(r_.fixed.sequence_parallel, sp) && tries_tokens(shape, sp)) {
               shape.sequence_parallel = sp;
-              if (is_of_the_paper(shape) && runs(shape)) shapes_.push_back(shape);
+              if (is_of_the_paper(shape) && is_allowed(shape) && runs(shape))
+                shapes_.push_back(shape);
             }
         }
       }
@@ -132,7 +149,8 @@ std::vector<Shape> shapes_of(const Request& request) { return Shapes(request).ru
 
 bool tries_schedule(const Request& r, const Strategy& s, PipelineSchedule schedule) {
   if (!wanted(r.fixed.schedule, schedule) || !r.offers().has(schedule, s.mesh.pp) ||
-      !is_tried(r, s, [&](Strategy& with) { with.schedule = schedule; }))
+      !is_tried(r, s, [&](Strategy& with) { with.schedule = schedule; }) ||
+      is_forbidden(r, Decided::kSchedule, s, [&](Strategy& with) { with.schedule = schedule; }))
     return false;
   // Pairs that hide no exchange only keep more; one micro-batch makes none.
   Strategy with = s;
@@ -150,7 +168,9 @@ bool tries_schedule(const Request& r, const Strategy& s, PipelineSchedule schedu
 }
 
 bool tries_chunks(const Request& r, const Strategy& s, int64_t vpp) {
-  if (!wanted(r.fixed.vpp, vpp)) return false;
+  if (!wanted(r.fixed.vpp, vpp) ||
+      is_forbidden(r, Decided::kChunks, s, [&](Strategy& with) { with.mesh.vpp = vpp; }))
+    return false;
   const int64_t layers = r.model->num_layers();
   if (strategy::is_v(s.schedule)) return vpp == 2 && s.mesh.pp > 1 && 2 * s.mesh.pp <= layers;
   if (!strategy::interleaves(s.schedule)) return vpp == 1;
@@ -163,7 +183,8 @@ bool tries_zero(const Request& r, const Strategy& s, int64_t zero) {
          (zero == 0 || s.mesh.num_replicas() > 1 || s.mesh.edp() > 1) &&
          (zero < 2 || s.reduction_start == strategy::ReductionStart::kReady) &&
          (zero < 3 || !strategy::pairs_share_layers(s.schedule)) &&
-         is_tried(r, s, [&](Strategy& with) { with.zero = zero; });
+         is_tried(r, s, [&](Strategy& with) { with.zero = zero; }) &&
+         !is_forbidden(r, Decided::kZero, s, [&](Strategy& with) { with.zero = zero; });
 }
 
 int64_t compression_of(const Request& r, const Strategy& s) {
@@ -182,7 +203,8 @@ bool tries_offload(const Request& r, const Strategy& s, Offload offload) {
       offload == Offload::kActivations || offload == Offload::kOptimizerAndActivations;
   return wanted(r.fixed.offload, offload) && r.offers().has(offload) &&
          (s.mesh.pp > 1 || !of_activations) && (!r.fixed.paper_form || offload == Offload::kNone) &&
-         is_tried(r, s, [&](Strategy& with) { with.offload = offload; });
+         is_tried(r, s, [&](Strategy& with) { with.offload = offload; }) &&
+         !is_forbidden(r, Decided::kOffload, s, [&](Strategy& with) { with.offload = offload; });
 }
 
 bool tries_placement(const Request& r, const Strategy& s, Placement placement) {
@@ -191,7 +213,9 @@ bool tries_placement(const Request& r, const Strategy& s, Placement placement) {
   return (placement == Placement::kDataInside ||
           ((matters || r.fixed.placement) && s.mesh.pp > 1 && s.mesh.dp > 1)) &&
          wanted(r.fixed.placement, placement) &&
-         is_tried(r, s, [&](Strategy& with) { with.placement = placement; });
+         is_tried(r, s, [&](Strategy& with) { with.placement = placement; }) &&
+         !is_forbidden(r, Decided::kPlacement, s,
+                       [&](Strategy& with) { with.placement = placement; });
 }
 
 Strategy with_shape(const Request& r, const Shape& s) {

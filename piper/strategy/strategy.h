@@ -92,27 +92,31 @@ inline constexpr auto kRecomputes = values_of<Recompute>();
 constexpr bool drops_attention(Recompute r) { return traits(r).drops_attention; }
 constexpr bool drops_experts(Recompute r) { return traits(r).drops_experts; }
 
-// Of GEMMs. With the last three, weights and activations between operations are bf16, and operands
-// are converted before each product: kFp8 with one scale a tensor, kMxfp8 with one for 32 values,
-// kNvfp4 with one for 16.
-enum class Precision : uint8_t { kFp32, kBf16, kFp64, kFp8, kMxfp8, kNvfp4 };
+// Of GEMMs. With kFp8, kMxfp8 and kNvfp4, weights and activations between operations are bf16, and
+// operands are converted before each product: kFp8 with one scale a tensor, kMxfp8 with one for 32
+// values, kNvfp4 with one for 16. kFp16 has the bytes and the price of kBf16, beside the same
+// master weights in fp32; its trainers scale the loss.
+enum class Precision : uint8_t { kFp32, kBf16, kFp64, kFp8, kMxfp8, kNvfp4, kFp16 };
 struct PrecisionTraits {
   Precision value;
   const char* name;
   bool runs;               // this Piper executes it
   bool converts_operands;  // before each product, from bf16
+  Precision priced_as;     // whose measured figures and choices are its own
 };
 inline constexpr std::array kPrecisionTraits{
-    PrecisionTraits{Precision::kFp32, "fp32", true, false},
-    PrecisionTraits{Precision::kBf16, "bf16", true, false},
-    PrecisionTraits{Precision::kFp64, "fp64", true, false},
-    PrecisionTraits{Precision::kFp8, "fp8", false, true},
-    PrecisionTraits{Precision::kMxfp8, "mxfp8", false, true},
-    PrecisionTraits{Precision::kNvfp4, "nvfp4", false, true}};
+    PrecisionTraits{Precision::kFp32, "fp32", true, false, Precision::kFp32},
+    PrecisionTraits{Precision::kBf16, "bf16", true, false, Precision::kBf16},
+    PrecisionTraits{Precision::kFp64, "fp64", true, false, Precision::kFp64},
+    PrecisionTraits{Precision::kFp8, "fp8", false, true, Precision::kFp8},
+    PrecisionTraits{Precision::kMxfp8, "mxfp8", false, true, Precision::kMxfp8},
+    PrecisionTraits{Precision::kNvfp4, "nvfp4", false, true, Precision::kNvfp4},
+    PrecisionTraits{Precision::kFp16, "fp16", false, false, Precision::kBf16}};
 static_assert(are_in_order(kPrecisionTraits));
 constexpr const auto& rows(Precision) { return kPrecisionTraits; }
 inline constexpr auto kPrecisions = values_of<Precision>();
 constexpr bool converts_operands(Precision p) { return traits(p).converts_operands; }
+constexpr Precision priced_as(Precision p) { return traits(p).priced_as; }
 
 // What lives in host memory between its uses.
 enum class Offload : uint8_t { kNone, kOptimizer, kActivations, kOptimizerAndActivations };

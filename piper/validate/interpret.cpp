@@ -314,7 +314,7 @@ class Interpreter {
                   : holds(precision, "fp8")                                 ? Precision::kFp8
                                                                             : Precision::kBf16;
     if (precision.empty()) c_.assumed.emplace_back("precision bf16");
-    if (!c_.cluster.compute.contains(cost::compute_key(s.precision))) {
+    if (!cost::unpriced(c_.cluster, s.precision).empty()) {
       c_.assumed.push_back(
           fmt::format("priced as bf16: no figures for {}", strategy::name(s.precision)));
       s.precision = Precision::kBf16;

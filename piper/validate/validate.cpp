@@ -40,8 +40,7 @@ double predicted_value(const Case& c, const cost::Estimate& e) {
     case Quantity::kHardwareFlops:
       return counted_flops(c, true) / (e.seconds * world) / c.unit_scale;
     case Quantity::kMfu: {
-      const double peak =
-          c.cluster.compute.at(cost::compute_key(c.strategy.precision)).peak_flops_per_second;
+      const double peak = cost::compute_of(c.cluster, c.strategy.precision).peak_flops_per_second;
       return counted_flops(c, false) / (e.seconds * world * peak) / c.unit_scale;
     }
     case Quantity::kPeakBytes: {

@@ -6,6 +6,7 @@
 #include <piper/base/standard_input.h>
 #include <piper/base/suggest.h>
 #include <piper/cost/trainer/trainer_profile.h>
+#include <piper/cost/trainer/trainer_rules.h>
 
 #include <optional>
 
@@ -73,8 +74,7 @@ Offers read_offers(const Json& json, Problems* problems) {
            .offloads = read_words<strategy::Offload>(reader, "offloads"),
            .offloads_checkpoints_only = reader.boolean("offloads_checkpoints_only", false),
            .recomputes = read_words<strategy::Recompute>(reader, "recomputes"),
-           .recompute_by_stage = reader.boolean("recompute_by_stage", true),
-           .full_recompute_in_pairs = reader.boolean("full_recompute_in_pairs", true)};
+           .recompute_by_stage = reader.boolean("recompute_by_stage", true)};
   for (const auto& [key, stages] :
        {std::pair{"zero", &o.zero}, {"zero_in_pipelines", &o.zero_in_pipelines}})
     if (reader.has(key))
@@ -182,10 +182,12 @@ TrainerProfile parse_trainer(const Json& json, const std::string& source) {
       s.calibrations[device] =
           read_calibration(entry, "calibration_by_device." + device, &problems);
   if (const Json* runs = reader.object("runs")) s.offers = read_offers(*runs, &problems);
+  const std::string rules = reader.text("rules", "");
   read_time(reader, s);
   read_memory(reader, s);
   reader.refuse_unknown();
   problems.finish();
+  if (!rules.empty()) s.rules = std::make_shared<const TrainerRules>(load_rules(rules));
   return s;
 }
 

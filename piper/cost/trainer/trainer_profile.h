@@ -14,10 +14,13 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace piper::cost {
+
+struct TrainerRules;  // trainer_rules.h
 
 // Bytes of state that one parameter brings: to every rank that computes with it, and once for all
 // replicas together.
@@ -51,7 +54,6 @@ struct Offers {
   bool offloads_checkpoints_only = false;
   std::vector<strategy::Recompute> recomputes;
   bool recompute_by_stage = true;
-  bool full_recompute_in_pairs = true;  // of micro-batches
   // How an expert's matrices are divided beside ranks that share a layer's.
   enum class ExpertTensor : uint8_t { kAny, kOneOrTensor, kOne };
   ExpertTensor expert_tensor = ExpertTensor::kAny;
@@ -77,12 +79,6 @@ struct Offers {
     return has(s.offload) &&
            (is_full || !offloads_checkpoints_only || !strategy::offloads_activations(s.offload));
   }
-  bool has_pairs_of(const strategy::Strategy& s) const {
-    if (!strategy::pairs(s.schedule) || full_recompute_in_pairs) return true;
-    for (int64_t stage = 0; stage < s.mesh.pp; ++stage)
-      if (s.recompute_of(stage) == strategy::Recompute::kFull) return false;
-    return true;
-  }
   bool has(strategy::Recompute recompute) const { return is_in(recomputes, recompute); }
   bool has_expert_tensor(int64_t etp, int64_t tp) const {
     return etp == 1 || expert_tensor == ExpertTensor::kAny ||
@@ -105,7 +101,8 @@ struct TrainerProfile {
     int64_t rows = 0;
     double median_error = 0;
   } published;
-  Offers offers;  // what a search tries under this trainer
+  Offers offers;                              // what a search tries under this trainer
+  std::shared_ptr<const TrainerRules> rules;  // and what of that it refuses; null: nothing
   // --- compute ---
   Calibration calibration;                          // where the device has none of its own
   std::map<std::string, Calibration> calibrations;  // by Cluster::device

@@ -1,0 +1,50 @@
+#include <fmt/format.h>
+#include <piper/export/start_script.h>
+
+#include <algorithm>
+
+namespace piper::exporting {
+namespace {
+
+constexpr int64_t kUsualDevices = 8;  // of a host
+
+}  // namespace
+
+Hosts hosts_of(const strategy::Strategy& strategy, const cluster::Cluster* machine) {
+  const int64_t world = strategy.mesh.world();
+  int64_t ranks = std::min(world, machine != nullptr ? machine->devices_per_node() : kUsualDevices);
+  while (world % ranks != 0) --ranks;
+  return {.num_hosts = world / ranks, .ranks_per_host = ranks};
+}
+
+std::string text_of(const StartScript& script, const strategy::Strategy& strategy,
+                    const cluster::Cluster* machine) {
+  const Hosts hosts = hosts_of(strategy, machine);
+  std::string text = fmt::format(
+      "#!/usr/bin/env bash\n"
+      "# {} on {} devices ({} x {}{}), for {}.\n"
+      "# Written by piper export. Run it on every host; under Slurm, inside an allocation:\n"
+      "#   export HEAD_HOST=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
+      "#   srun --nodes={} --ntasks-per-node=1 bash THIS_FILE\n",
+      strategy.model, strategy.mesh.world(), hosts.num_hosts, hosts.ranks_per_host,
+      strategy.cluster.empty() ? "" : ", " + strategy.cluster, script.software, hosts.num_hosts);
+  for (const std::string& remark : script.remarks) text += "# " + remark + "\n";
+  text += "set -euo pipefail\n\n# To fill in, here or in the environment.\n";
+  for (const Setting& s : script.settings)
+    text += s.value.empty() ? fmt::format(": \"${{{}:?{}}}\"\n", s.name, s.meaning)
+                            : fmt::format(": \"${{{}:={}}}\"  # {}\n", s.name, s.value, s.meaning);
+  if (hosts.num_hosts > 1) text += ": \"${HEAD_HOST:?name of the host where the ranks meet}\"\n";
+  if (!script.environment.empty()) text += "\n";
+  for (const auto& [name, value] : script.environment)
+    text += fmt::format("export {}={}\n", name, value);
+  text +=
+      fmt::format("\ntorchrun --nnodes={} --nproc-per-node={} \\\n  {} \\\n  {}", hosts.num_hosts,
+                  hosts.ranks_per_host,
+                  hosts.num_hosts > 1 ? "--rdzv-backend=c10d --rdzv-endpoint=\"$HEAD_HOST:29500\""
+                                      : "--standalone",
+                  script.program);
+  for (const std::string& flag : script.flags) text += " \\\n  " + flag;
+  return text + "\n";
+}
+
+}  // namespace piper::exporting
