@@ -99,7 +99,7 @@ Run add_export(Subcommand command) {
   add_strategy_flags(command, flags->strategy);
   command.add_option("file", flags->file, "strategy that `piper plan --out` wrote; as --strategy")
       .check(existing_file());
-  command.add_option("--to", flags->to, "megatron, deepspeed, torchtitan or nemo")
+  command.add_option("--to", flags->to, "megatron, megatron-bridge, deepspeed, torchtitan or nemo")
       .required()
       .type_name("TRAINER");
   add_trainer_flag(command, flags->trainer,

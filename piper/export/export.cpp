@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/export/export.h>
+#include <piper/export/fields.h>
 #include <piper/export/offers.h>
 
 namespace piper::exporting {
@@ -27,6 +28,7 @@ Exported export_strategy(Trainer trainer, const model::Model& model,
         fmt::format("reductions {}: {} sums gradients as soon as they are there",
                     strategy::name(strategy.reduction_start), t.software));
   append(exported.differs, job.ruling.warns);
+  place_fields(trainer, strategy, exported);
   // One stage computes the same in one part or in two, in pairs or one after the other.
   strategy::Strategy offered = strategy;
   if (strategy.mesh.pp == 1 && !offers.has(strategy.schedule, 1)) {

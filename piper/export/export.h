@@ -4,7 +4,10 @@
 //
 //   offers.h         what its profile says that it does not run, for every trainer
 //   configs/trainers/rules   what its software refuses, warns against and wants beside what: data
-//   megatron.cpp     Megatron-LM: flags of pretrain_gpt.py
+//   fields.h         where each field of a strategy goes, for every trainer
+//   megatron_settings.h   one list of Megatron Core's settings, which three write:
+//   megatron.cpp     Megatron-LM: a start script of pretrain_gpt.py
+//   megatron_bridge.cpp   Megatron-Bridge: a recipe in Python
 //   deepspeed.cpp    DeepSpeed: its JSON configuration
 //   plain_execution.h  what only this Piper runs in another way, for every trainer
 //   torchtitan.cpp   torchtitan: a start script (start_script.h) over a --module and --config
@@ -47,9 +50,10 @@ struct Job {
 Exported to_megatron(const Job& job);
 Exported to_deepspeed(const Job& job);
 Exported to_torchtitan(const Job& job);
+Exported to_megatron_bridge(const Job& job);
 Exported to_nemo(const Job& job);
 
-enum class Trainer : uint8_t { kMegatron, kDeepSpeed, kTorchtitan, kNemo };
+enum class Trainer : uint8_t { kMegatron, kDeepSpeed, kTorchtitan, kNemo, kMegatronBridge };
 struct TrainerTraits {
   Trainer value;
   const char* name;
@@ -65,7 +69,9 @@ inline constexpr std::array kTrainerTraits{
                   to_deepspeed},
     TrainerTraits{Trainer::kTorchtitan, "torchtitan", "torchtitan", "torchtitan", "torchtitan",
                   to_torchtitan},
-    TrainerTraits{Trainer::kNemo, "nemo", "Megatron Core", "megatron-core", "megatron", to_nemo}};
+    TrainerTraits{Trainer::kNemo, "nemo", "Megatron Core", "megatron-core", "megatron", to_nemo},
+    TrainerTraits{Trainer::kMegatronBridge, "megatron-bridge", "Megatron Core", "megatron-bridge",
+                  "megatron", to_megatron_bridge}};
 static_assert(are_in_order(kTrainerTraits));
 constexpr const auto& rows(Trainer) { return kTrainerTraits; }
 inline constexpr auto kTrainers = values_of<Trainer>();

@@ -3,7 +3,8 @@
 #include <piper/base/json.h>
 #include <piper/cost/trainer/trainer_profile.h>
 #include <piper/export/export.h>
-#include <piper/export/megatron_words.h>
+#include <piper/export/fields.h>
+#include <piper/export/megatron_settings.h>
 #include <piper/export/start_script.h>
 #include <piper/model/import.h>
 
@@ -32,17 +33,19 @@ Strategy example(const model::Model& model, strategy::Mesh mesh, int64_t micro_b
   return s;
 }
 
-// Flag to value; "" for a switch.
+// Flag to value, of a start script or of flags alone; "" for a switch.
 std::map<std::string, std::string> flags_of(const std::string& text) {
   std::map<std::string, std::string> flags;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
+    line.erase(0, line.find_first_not_of(' '));
+    if (line.ends_with(" \\")) line.resize(line.size() - 2);
+    if (!line.starts_with("--")) continue;
     const size_t space = line.find(' ');
     CHECK(flags
               .emplace(line.substr(0, space),
                        space == std::string::npos ? "" : line.substr(space + 1))
               .second);
-    CHECK(line.rfind("--", 0) == 0);
   }
   return flags;
 }
@@ -134,8 +137,7 @@ TEST_CASE("what the price hides is asked for; what Megatron Core cannot hide is 
   CHECK(says(export_strategy(Trainer::kMegatron, model, s, &bridge).differs, "virtual stages"));
   s.zero = 1;
   CHECK(export_strategy(Trainer::kNemo, model, s, &bridge)
-            .text.find("overlap_grad_reduce: true, overlap_param_gather: true") !=
-        std::string::npos);
+            .text.find("overlap_param_gather: true\n") != std::string::npos);
 }
 
 TEST_CASE("fp16: DeepSpeed's own key; torchtitan has none") {
@@ -541,8 +543,147 @@ TEST_CASE("NeMo: the same degrees, and parts of a recomputation by module") {
   const std::string text = to_nemo({model, s}).text;
   CHECK(text.find("pipeline_model_parallel_size: 8\n") != std::string::npos);
   CHECK(text.find("expert_model_parallel_size: 16\n") != std::string::npos);
-  CHECK(text.find("recompute_modules: [core_attn, mla_up_proj, moe_act, mlp]") !=
+  CHECK(text.find("recompute_modules: [\"core_attn\", \"mla_up_proj\", \"moe_act\", \"mlp\"]") !=
         std::string::npos);
+}
+
+// A strategy, and the same with one field changed, in a place where it matters.
+TEST_CASE("a field that is changed is written, noted or refused by every exporter") {
+  const model::Model model = model::load_model("mixtral-8x7b");
+  Strategy base = example(model, {.pp = 2, .ep = 2, .dp = 4, .tp = 2, .cp = 2}, 2, 8);
+  base.sequence_parallel = true;
+  const auto even = [&](Strategy& s) {
+    s.layers_per_stage = strategy::even_split(32, s.mesh.num_virtual_stages());
+  };
+  const auto batch = [](Strategy& s) {
+    s.global_batch_sequences = s.mesh.dp * s.micro_batch_sequences * s.num_micro_batches;
+  };
+  struct Change {
+    std::string field;
+    std::function<void(Strategy&)> from, to;
+  };
+  const auto nothing = [](Strategy&) {};
+  const auto limited = [](Strategy& s) { s.capacity.factor = 1.25; };
+  const std::vector<Change> changes{
+      {"pp", nothing, [&](Strategy& s) { s.mesh.pp = 4, even(s); }},
+      {"ep", nothing, [](Strategy& s) { s.mesh.ep = 4; }},
+      {"dp", nothing, [&](Strategy& s) { s.mesh.dp = 8, batch(s); }},
+      {"vpp", nothing,
+       [&](Strategy& s) { s.mesh.vpp = 2, s.schedule = PipelineSchedule::kInterleaved, even(s); }},
+      {"etp", nothing, [](Strategy& s) { s.mesh.etp = 2; }},
+      {"tp", nothing, [](Strategy& s) { s.mesh.tp = 4; }},
+      {"cp", nothing, [](Strategy& s) { s.mesh.cp = 4; }},
+      {"layers-per-stage", nothing,
+       [](Strategy& s) {
+         s.layers_per_stage = {17, 15};
+       }},
+      {"schedule", nothing, [](Strategy& s) { s.schedule = PipelineSchedule::kGPipe; }},
+      {"recompute", nothing, [](Strategy& s) { s.recompute = Recompute::kFull; }},
+      {"recompute by stage", nothing,
+       [](Strategy& s) {
+         s.recompute_per_stage = {Recompute::kFull, Recompute::kNone};
+       }},
+      {"precision", nothing, [](Strategy& s) { s.precision = strategy::Precision::kFp32; }},
+      {"sequence", nothing, [](Strategy& s) { s.sequence = 8192; }},
+      {"global-batch", nothing, [&](Strategy& s) { s.num_micro_batches = 16, batch(s); }},
+      {"micro-batch", nothing,
+       [](Strategy& s) { s.micro_batch_sequences = 4, s.num_micro_batches = 4; }},
+      {"num-micro-batches", nothing, [&](Strategy& s) { s.num_micro_batches = 4, batch(s); }},
+      {"capacity-factor", nothing, limited},
+      {"drop", limited,
+       [](Strategy& s) { s.capacity = {.factor = 1.25, .drop = strategy::Drop::kPosition}; }},
+      {"pad-to-capacity", limited,
+       [](Strategy& s) { s.capacity = {.factor = 1.25, .pads = true}; }},
+      {"zero", nothing, [](Strategy& s) { s.zero = 1; }},
+      {"sequence-parallel", nothing, [](Strategy& s) { s.sequence_parallel = false; }},
+      {"offload", nothing, [](Strategy& s) { s.offload = strategy::Offload::kOptimizer; }},
+      {"placement", nothing,
+       [](Strategy& s) { s.placement = strategy::Placement::kPipelineInside; }},
+      {"all-to-all", nothing, [](Strategy& s) { s.all_to_all = strategy::AllToAll::kHalo; }},
+      {"all-to-all-chunk", nothing, [](Strategy& s) { s.all_to_all_chunk_bytes = 65536; }},
+      {"reduction", nothing, [](Strategy& s) { s.reduction = strategy::Reduction::kHierarchical; }},
+      {"reductions", nothing,
+       [](Strategy& s) { s.reduction_start = strategy::ReductionStart::kEnd; }},
+      {"context-exchange", nothing,
+       [](Strategy& s) { s.context_exchange = strategy::ContextExchange::kGather; }},
+      {"moe-schedule", nothing,
+       [](Strategy& s) { s.moe_schedule = strategy::MoeSchedule::kChunked; }},
+      {"moe-chunks", nothing, [](Strategy& s) { s.moe_chunks = 2; }},
+      {"redundant-experts", nothing, [](Strategy& s) { s.redundant_experts = 2; }},
+      {"expert-compression", nothing, [](Strategy& s) { s.expert_compression = 50; }},
+      {"mtp-depth", nothing, [](Strategy& s) { s.mtp_depth = 1; }}};
+  for (const Trainer trainer : kTrainers) {
+    CAPTURE(std::string(traits(trainer).name));
+    const auto said = [&](const Strategy& s) {
+      const Exported exported = export_strategy(trainer, model, s);
+      std::string all = exported.text;
+      for (const auto& lines : {exported.differs, exported.cannot})
+        for (const std::string& line : lines) all += line + "\n";
+      return all;
+    };
+    const Fields names = fields_of(base);
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (place_of(trainer, i) == Place::kSilent) continue;
+      CAPTURE(std::string(names[i].name));
+      const auto change = std::ranges::find(changes, names[i].name, &Change::field);
+      REQUIRE(change != changes.end());
+      Strategy before = base;
+      change->from(before);
+      Strategy after = before;
+      change->to(after);
+      CHECK(said(before) != said(after));
+    }
+  }
+}
+
+TEST_CASE("Megatron-LM: a start script with launcher, environment and lines to fill in") {
+  const model::Model model = model::load_model("mixtral-8x7b");
+  const cluster::Cluster machine = cluster::load_cluster("dgx-h100");
+  Strategy s = example(model, {.pp = 2, .ep = 8, .dp = 8, .tp = 2});
+  s.sequence_parallel = true;
+  s.mtp_depth = 1;
+  s.layers_per_stage = {17, 15};
+  const std::string text = export_strategy(Trainer::kMegatron, model, s, nullptr, &machine).text;
+  CHECK(text.starts_with("#!/usr/bin/env bash\n# mixtral-8x7b on 32 devices of dgx-h100.\n"));
+  for (const char* part :
+       {"Megatron-LM at d98e8a64", "NNODES=4\nGPUS_PER_NODE=8\n", "srun --nodes",
+        "export CUDA_DEVICE_MAX_CONNECTIONS=1\n", "torchrun", "LR=${LR:?",
+        "--mtp-num-layers 1 \\\n", "--pipeline-model-parallel-layout 'Et*17|t*15mL' \\\n"}) {
+    CAPTURE(std::string(part));
+    CHECK(text.find(part) != std::string::npos);
+  }
+}
+
+TEST_CASE("models are said as they are, or refused by name") {
+  const auto exported = [](const char* name, Trainer trainer) {
+    const model::Model model = model::load_model(name);
+    return export_strategy(trainer, model, example(model, {.pp = 1, .ep = 8, .dp = 8}));
+  };
+  auto flags = flags_of(exported("gpt-oss-20b", Trainer::kMegatron).text);
+  CHECK(flags.at("--window-size") == "'(127,0)'");
+  CHECK(flags.at("--window-attn-skip-freq").starts_with("'([1]*1+[0]*1+"));
+  CHECK(flags.at("--softmax-type") == "learnable");
+  CHECK(flags.at("--position-embedding-type") == "yarn");
+  CHECK(flags.at("--rotary-scaling-factor") == "32");
+  CHECK(flags.count("--no-yarn-correction-range-round-to-int") == 1);
+  CHECK(flags.count("--quick-geglu") == 1);
+  CHECK(flags.at("--activation-func-clamp-value") == "7.0");
+  CHECK(flags.count("--disable-bias-linear") == 0);
+  flags = flags_of(exported("deepseek-v3", Trainer::kMegatron).text);
+  CHECK(flags.at("--rope-type") == "yarn");
+  CHECK(flags.at("--rotary-scaling-factor") == "40");
+  CHECK(flags.at("--mscale-all-dim") == "1");
+  flags = flags_of(exported("qwen3-next-80b-a3b", Trainer::kMegatron).text);
+  CHECK(flags.at("--experimental-attention-variant") == "gdn");
+  CHECK(flags.at("--linear-attention-freq").starts_with("'([1]*3+[0]*1+"));
+  CHECK(flags.count("--moe-shared-expert-gate") == 1);
+  flags = flags_of(exported("llama-4-maverick", Trainer::kMegatron).text);
+  CHECK(flags.at("--no-rope-freq").starts_with("'([0]*3+[1]*1+"));
+  CHECK(flags.count("--moe-apply-probs-on-input") == 1);
+  for (const char* name : {"olmoe-1b-7b", "kimi-k2"}) {
+    CHECK(says(exported(name, Trainer::kMegatron).cannot, "Megatron-LM has no flag"));
+    CHECK(exported(name, Trainer::kMegatronBridge).cannot.empty());
+  }
 }
 
 }  // namespace piper::exporting

@@ -30,7 +30,7 @@ std::string text_of(const StartScript& script, const strategy::Strategy& strateg
       strategy.cluster.empty() ? "" : ", " + strategy.cluster, script.software, hosts.num_hosts);
   for (const std::string& remark : script.remarks) text += "# " + remark + "\n";
   text += "set -euo pipefail\n\n# To fill in, here or in the environment.\n";
-  for (const Setting& s : script.settings)
+  for (const FillIn& s : script.settings)
     text += s.value.empty() ? fmt::format(": \"${{{}:?{}}}\"\n", s.name, s.meaning)
                             : fmt::format(": \"${{{}:={}}}\"  # {}\n", s.name, s.value, s.meaning);
   if (hosts.num_hosts > 1) text += ": \"${HEAD_HOST:?name of the host where the ranks meet}\"\n";

@@ -14,7 +14,7 @@ namespace piper::exporting {
 
 // A value that no plan knows: the script takes it from the environment and ends without it, with
 // `meaning`.
-struct Setting {
+struct FillIn {
   std::string name;     // of the variable: "CONFIG"
   std::string meaning;  // "the function of the config registry"
   std::string value;    // what it is where nothing else is said; empty: it has to be filled in
@@ -23,7 +23,7 @@ struct Setting {
 struct StartScript {
   std::string software;              // with its version: "torchtitan b5bcd76c (2026-08-21)"
   std::vector<std::string> remarks;  // comments at the top
-  std::vector<Setting> settings;
+  std::vector<FillIn> settings;
   std::map<std::string, std::string> environment;
   std::string program;             // behind the launcher's flags: "-m torchtitan.train"
   std::vector<std::string> flags;  // "--name value" or a switch, in their order
