@@ -42,6 +42,7 @@ std::string containing(std::string_view word, std::span<const std::string> candi
 
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   word = word.substr(0, 100);
+  if (word.find_first_not_of('-') == std::string_view::npos) return "";  // names nothing
   std::string best = containing(word, candidates);
   if (!best.empty()) return best;
   // Fewer changes than the word has letters, and no more than a third of it (at least 2).

@@ -491,9 +491,11 @@ class Writer {
     if (m_.family.starts_with("llama4"))
       add("--moe-apply-probs-on-input", "model.moe_apply_probs_on_input", on());
     add("--moe-router-load-balancing-type", "model.moe_router_load_balancing_type",
-        word(m_.router_aux_coefficient > 0 ? "seq_aux_loss" : "none"));
+        word(m_.router_aux_coefficient <= 0                          ? "none"
+             : m_.balancing_loss == model::BalancingLoss::kEachLayer ? "seq_aux_loss"
+                                                                     : "aux_loss"));
     add(m_.router_aux_coefficient > 0 ? "--moe-aux-loss-coeff" : "", "model.moe_aux_loss_coeff",
-        number(m_.router_aux_coefficient));
+        number(m_.layer_aux_coefficient()));
     if (m_.router_z_coefficient > 0)
       add("--moe-z-loss-coeff", "model.moe_z_loss_coeff", number(m_.router_z_coefficient));
     is_model_ = false;

@@ -101,10 +101,10 @@ TEST_CASE("a strategy that contradicts itself is refused, with everything wrong 
   json["mesh"]["ep"] = 3;
   json["layers_per_stage"] = {32};
   json["num_micro_batches"] = 5;
-  json["precision"] = "fp16";
+  json["precision"] = "fp12";
   const std::vector<std::string> problems = problems_of(json);
   REQUIRE(problems.size() == 4);
-  CHECK(problems[0].find("'precision' is 'fp16'; allowed: fp32, bf16, fp64") != std::string::npos);
+  CHECK(problems[0].find("'precision' is 'fp12'; allowed: fp32, bf16, fp64") != std::string::npos);
   CHECK(problems[1] == "s.json: 'mesh.ep' is 3; allowed: a divisor of 'mesh.dp' 8 (1, 2, 4, 8)");
   CHECK(problems[2].find("'layers_per_stage' has 1 entries") != std::string::npos);
   CHECK(problems[3] ==
