@@ -100,7 +100,7 @@ def cases(folder):
     yield "a topology with a circle", [*place, "--nodes", "n1", "--topology", file("topology.conf", "SwitchName=a Switches=a")], ["topology.conf:1", "circle"]
     yield "neither nodes nor free ones", place, ["--nodes is missing", "--free"]
     yield "zero bandwidth", ["cluster", file("zero.json", zero_bandwidth())], ["bandwidth"]
-    whole = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", "64"]
+    whole = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", "64", "--trainer", "piper"]
     yield "a precision that is not trained", [*whole, "--runnable", "--what-if", "nics=x2", "--precision", "fp8"], ["--precision is fp8", "--runnable", "bf16"]
     for flag, value, allowed, question in (("--tp", "2", "--tp 1", ["--paper"]), ("--cp", "2", "--cp 1", ["--paper"]),
                                            ("--etp", "2", "--etp 1", ["--paper"]), ("--offload", "activations", "--offload none", ["--paper", "--load", "zipf:1"]),

@@ -5,6 +5,8 @@
 
 #include <piper/plan/search.h>
 
+#include <cstdint>
+
 namespace piper::plan {
 
 // Moves to the front of the ranking, of those within kTieSlack of the fastest, the one that needs
