@@ -85,26 +85,33 @@ def fake_machine(world):
     sys.meta_path.append(Dummies())
 
 
+def fake_transformer_engine():
+    """What is asked of Transformer Engine while settings are checked: that it is there."""
+    import megatron.core.models.common.embeddings.rope_utils as rope
+    import megatron.core.transformer.transformer_config as config
+    import megatron.core.utils as utils
+    utils.is_te_min_version = config.is_te_min_version = lambda *a, **k: True
+    rope.fused_apply_rotary_pos_emb = rope.fused_apply_rotary_pos_emb or object()
+
+
 def run_megatron(arguments, world):
     """Megatron's own parser, validator and configuration of the model."""
     sys.path.insert(0, os.environ["MEGATRON_LM"])
     fake_machine(world)
-    import megatron.core.utils as utils
-    utils.is_te_min_version = lambda *a, **k: True
+    fake_transformer_engine()
     sys.argv = ["pretrain_gpt.py", *arguments]
     from megatron.training import arguments as reader
     reader.is_te_min_version = lambda *a, **k: True
     args = reader.parse_args()
     args = reader.validate_args(args)
     from megatron.training.argument_utils import core_transformer_config_from_args
-    import megatron.core.transformer.transformer_config as config
-    config.is_te_min_version = lambda *a, **k: True
     core_transformer_config_from_args(args)
 
 
 def run_bridge(path, world):
     sys.path[:0] = [os.path.join(os.environ["MEGATRON_BRIDGE"], "src"), os.environ["MEGATRON_LM"]]
     fake_machine(world)
+    fake_transformer_engine()
     names = {"__name__": "recipe"}
     exec(compile(pathlib.Path(path).read_text(), path, "exec"), names)
     config = names["recipe"]()

@@ -36,6 +36,7 @@ SMALL = {
     "piper model mixtral-8x7b": [["model", "mixtral-8x7b"], ["model", "--list"]],
     "piper model config.json": [["model", "model.json"], ["model", "model.json", "--json"]],
     "piper cluster frontier": [["cluster", "frontier"], ["cluster", "here.json"], ["cluster", "--list"]],
+    "piper trainer --list": [["trainer", "--list"], ["trainer", "megatron"], ["trainer", "--list", "--json"]],
     "piper plan --model deepseek-v3 --cluster dgx-h100 --devices 2048": [
         ["plan", "--model", "model.json", "--cluster", "dgx-h100", "--devices", "1", "--global-batch", "1", "--explain", "--out", "plan.json"],
         ["plan", *HERE, "--devices", "1", *TOKEN],
