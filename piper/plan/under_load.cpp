@@ -1,8 +1,10 @@
+#include <piper/plan/frontier.h>
 #include <piper/plan/threads.h>
 #include <piper/plan/under_load.h>
 #include <piper/sim/rebalanced_load.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -106,21 +108,28 @@ void simulate_under_load(const Request& r, const cost::LoadSamples& samples, int
   const auto seconds = [&](const Candidate& c) {
     return cost::value(c.under_load->seconds, samples.statistic);
   };
-  // Those that take the place of who does not fit are judged in their turn.
-  for (int64_t num_judged = -1; num_judged < std::min(count, std::ssize(ranked));) {
+  // Those that take the place of who does not fit are judged in their turn. Simulating may rank
+  // anew, from the front and the families, who was judged not to fit.
+  std::vector<Candidate> unfit;
+  for (bool any_judged = true; any_judged;) {
     simulate_ranked(r, plan, count);
-    const int64_t num = std::min(count, std::ssize(ranked));
-    share_items(threads_of(r), num, [&](int64_t, int64_t item) {
-      Candidate& c = ranked[static_cast<size_t>(item)];
-      if (!c.under_load) c.under_load = under_load(r, samples, c);
+    std::erase_if(ranked, [&](const Candidate& c) { return has_twin(unfit, c); });
+    std::vector<Candidate*> unjudged;
+    for (int64_t i = 0; i < std::min(count, std::ssize(ranked)); ++i)
+      if (Candidate& c = ranked[static_cast<size_t>(i)]; !c.under_load) unjudged.push_back(&c);
+    share_items(threads_of(r), std::ssize(unjudged), [&](int64_t, int64_t item) {
+      Candidate& c = *unjudged[static_cast<size_t>(item)];
+      c.under_load = under_load(r, samples, c);
     });
-    std::erase_if(ranked, [&](const Candidate& c) {
+    any_judged = !unjudged.empty();
+    const auto is_unfit = [&](const Candidate& c) {
       return c.under_load && c.under_load->peak_bytes.p95 > r.memory_limit_bytes;
-    });
-    num_judged =
-        std::ranges::count_if(ranked.begin(), ranked.begin() + std::min(count, std::ssize(ranked)),
-                              [](const Candidate& c) { return c.under_load.has_value(); });
+    };
+    std::ranges::copy_if(ranked, std::back_inserter(unfit), is_unfit);
+    std::erase_if(ranked, is_unfit);
   }
+  for (std::vector<Candidate>* list : {&plan.pareto, &plan.schedules})
+    std::erase_if(*list, [&](const Candidate& c) { return has_twin(unfit, c); });
   std::stable_sort(ranked.begin(), ranked.begin() + std::min(count, std::ssize(ranked)),
                    [&](const Candidate& a, const Candidate& b) { return seconds(a) < seconds(b); });
 }

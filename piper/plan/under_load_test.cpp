@@ -82,6 +82,24 @@ TEST_CASE("an even load ranks as the plain search does, an uneven one is slower 
     }
 }
 
+TEST_CASE("who does not fit at p95 of the load leaves the ranking, also where the front has him") {
+  const World world;
+  Request request = world.request();
+  request.load = samples("hot-rank:2");
+  request.imbalance_by_ep =
+      cost::expected_imbalances(request.load->load, *request.model, {1, 2, 4, 8});
+  Plan plan = search(request);
+  REQUIRE(!plan.ranked.empty());
+  // Loads are drawn twice as hot as the search expects: some of what it ranked does not fit.
+  const cost::LoadSamples hotter = samples("hot-rank:4");
+  request.memory_limit_bytes = plan.ranked.front().estimate.peak_bytes * 1.001;
+  simulate_under_load(request, hotter, 10, plan);
+  for (const Candidate& c : plan.ranked)
+    if (c.under_load) CHECK(c.under_load->peak_bytes.p95 <= request.memory_limit_bytes);
+  for (const Candidate& c : plan.pareto)
+    if (c.under_load) CHECK(c.under_load->peak_bytes.p95 <= request.memory_limit_bytes);
+}
+
 TEST_CASE("experts that move between samples even out a hot rank as far as whole experts allow") {
   const World world;
   const cost::LoadSamples hot = lasting_heat(true);
