@@ -92,7 +92,7 @@ def check_plan(folder, topology):
     machine.write_text(json.dumps(thin))
     asked = ["--model", "olmoe-1b-7b", "--cluster", machine, "--ep", 32, "--pp", 1, "--sequence", 4096, "--global-batch", 512,
              "--topology", topology]
-    for search in (["--runnable"], ["--tp", 1, "--etp", 1, "--cp", 1]):
+    for search in (["--runnable"], ["--tp", 1, "--etp", 1, "--cp", 1, "--trainer", "piper"]):
         out = folder / "placed.json"
         nodes = "node[004,009,005,010,006,011,007,012]"  # four of a switch in turns: two groups of 32 fit
         found = json.loads(plan(*asked, *search, "--nodes", nodes, "--rankfile", folder / "ranks", "--hostfile", folder / "hosts",
@@ -112,7 +112,7 @@ def check_plan(folder, topology):
             assert piece in text, piece
     for arguments, piece in [(["--rankfile", folder / "r"], "give --nodes too"), (["--ranks-per-node", "8"], "give --nodes too"),
                              (["--nodes", "node001", "--devices", 9], "take 8"), (["--nodes", "node001", "--min-devices"], "one plan")]:
-        assert piece in plan("--model", "olmoe-1b-7b", "--cluster", "frontier", *arguments, code=2), arguments
+        assert piece in plan("--model", "olmoe-1b-7b", "--cluster", "frontier", "--trainer", "piper", *arguments, code=2), arguments
 
 
 def check_choice(topology):
