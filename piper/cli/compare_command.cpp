@@ -232,14 +232,14 @@ std::vector<std::string> planned_otherwise(const Flags& flags, const Side& a, co
 
 int run(const Flags& flags) {
   const Side a = side_of(flags, flags.a, nullptr), b = side_of(flags, flags.b, &a);
+  if (const std::string different = different_work(a, b); !different.empty() && !flags.json)
+    fmt::print("more than the strategy differs: {}; times compare by the token\n\n", different);
   if (!flags.json) {
     const std::string load = a.priced.model.num_moe_layers() > 0 ? ", load " + a.load.text : "";
     fmt::print("both priced as the trainer '{}' would run them{}\n", a.trainer.name, load);
     for (const std::string& line : planned_otherwise(flags, a, b)) fmt::print("{}\n", line);
     fmt::print("\n");
   }
-  if (const std::string different = different_work(a, b); !different.empty() && !flags.json)
-    fmt::print("more than the strategy differs: {}; times compare by the token\n\n", different);
   if (flags.json)
     std::cout << Json{{"a", to_json(a)}, {"b", to_json(b)}, {"speedup", speedup(a, b)}}.dump(2)
               << "\n";
