@@ -91,7 +91,8 @@ TEST_CASE("what this Piper trains is a subset of the whole, and never beats it")
       CHECK(strategy::contradictions(c.strategy, asked.question.model).empty());
       // The same strategy has the same price in both.
       const std::unique_ptr<cost::Estimator> estimator = request.estimator();
-      CHECK(estimator->estimate(c.strategy).seconds == c.estimate.seconds);
+      const double imbalance = request.imbalance_at(c.strategy.mesh.ep);
+      CHECK(estimator->estimate(c.strategy, imbalance).seconds == c.estimate.seconds);
     }
   }
 }
