@@ -20,7 +20,7 @@ int64_t dense_of_layer(const model::Model& model, int64_t layer) {
   const model::LayerParameters p = model::count_layer(model, of);
   const bool has_bias = f.is_moe() && f.selection_bias && !f.selection_bias_is_parameter;
   const bool is_module = model.mtp_depth_of(layer) > 0;
-  return p.total() - p.routed_experts + (has_bias ? f.num_experts : 0) +
+  return p.dense() + (has_bias ? f.num_experts : 0) +
          (is_module ? model::mtp_join_parameters(model) : 0);
 }
 
@@ -47,14 +47,9 @@ int64_t element_bytes(strategy::Precision precision) { return state_bytes(precis
 int64_t dense_parameters(const model::Model& model, int32_t layer, int64_t pp) {
   PIPER_CHECK(layer >= -2 && layer < std::ssize(model.layers), "no such gradient buffer");
   if (layer >= 0) return dense_of_layer(model, layer);
-  // The ends of the model: counted on a model without layers.
-  model::Model ends = model;
-  ends.layers.clear();
-  ends.mtp_depth = 0;
-  const model::Parameters p = model::count_parameters(ends);
-  if (layer == -1) return p.embedding;
-  return p.final_norm + p.head +
-         (model.tied_embeddings && pp > 1 ? model.vocabulary * model.hidden : 0);
+  const model::EndParameters ends = model::count_ends(model);
+  if (layer == -1) return ends.embedding;
+  return ends.final_norm + ends.head + (model.tied_embeddings && pp > 1 ? ends.table : 0);
 }
 
 int64_t part_parameters(const model::Model& model, int32_t layer,

@@ -148,15 +148,23 @@ LayerParameters count_layer(const Model& model, const Layer& layer) {
   return out;
 }
 
+EndParameters count_ends(const Model& model) {
+  EndParameters ends{.table = model.vocabulary * model.hidden};
+  ends.embedding = ends.table + model.learned_positions * model.hidden + input_embedding(model);
+  ends.head =
+      (model.tied_embeddings ? 0 : ends.table) + (model.lm_head_bias ? model.vocabulary : 0);
+  ends.final_norm = model.final_norm ? model.hidden * (model.norm_has_bias ? 2 : 1) : 0;
+  return ends;
+}
+
 Parameters count_parameters(const Model& model) {
   Parameters out;
   for (int64_t i = 0; i < model.num_layers(); ++i)
     out.layers.push_back(count_layer(model, model.layers[static_cast<size_t>(i)]));
-  out.embedding =
-      (model.vocabulary + model.learned_positions) * model.hidden + input_embedding(model);
-  out.head = (model.tied_embeddings ? 0 : model.vocabulary * model.hidden) +
-             (model.lm_head_bias ? model.vocabulary : 0);
-  out.final_norm = model.final_norm ? model.hidden * (model.norm_has_bias ? 2 : 1) : 0;
+  const EndParameters ends = count_ends(model);
+  out.embedding = ends.embedding;
+  out.head = ends.head;
+  out.final_norm = ends.final_norm;
   out.next_token_layers = next_token_layer_parameters(model);
   return out;
 }

@@ -21,6 +21,15 @@ struct LayerParameters {
   int64_t total() const {
     return attention + router + routed_experts + shared_experts + dense_mlp + norms + inputs;
   }
+  int64_t dense() const { return total() - routed_experts; }
+};
+
+// Parameters of the two ends of a model, whole.
+struct EndParameters {
+  int64_t table = 0;      // vocabulary x hidden
+  int64_t embedding = 0;  // all tables, and what projects and normalises the layers' own inputs
+  int64_t head = 0;       // its bias alone when tied
+  int64_t final_norm = 0;
 };
 
 struct Parameters {
@@ -37,6 +46,7 @@ struct Parameters {
 };
 
 LayerParameters count_layer(const Model& model, const Layer& layer);
+EndParameters count_ends(const Model& model);
 Parameters count_parameters(const Model& model);
 
 // Of one module of multi-token prediction, beside its layer: the projection that joins state and

@@ -1,5 +1,6 @@
 #include <piper/cost/trainer/end_price.h>
 #include <piper/cost/trainer/layer_pass.h>
+#include <piper/model/count.h>
 
 namespace piper::cost {
 
@@ -24,8 +25,12 @@ EndPrice price_ends(const model::Model& model, const LayerShape& shape,
     e.head_forward += gather;
     e.head_backward += gather;
   }
-  e.embedding_parameters = vocabulary * hidden;
-  e.head_parameters = model.tied_embeddings ? 0 : vocabulary * hidden;
+  const model::EndParameters ends = model::count_ends(model);
+  e.table_parameters = vocabulary * hidden;
+  const double divided = static_cast<double>(ends.table) - e.table_parameters;  // held by others
+  e.embedding_parameters = static_cast<double>(ends.embedding) - divided;
+  e.head_parameters =
+      static_cast<double>(ends.head + ends.final_norm) - (model.tied_embeddings ? 0 : divided);
   e.head_bytes = trainer.logit_bytes_kept * t * vocabulary;
   e.placeholder_bytes = trainer.keeps_weight_placeholders ? kElement * vocabulary * hidden : 0;
   e.message_bytes = kElement * local * hidden;

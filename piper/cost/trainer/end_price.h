@@ -13,8 +13,10 @@ namespace piper::cost {
 struct EndPrice {
   double embedding_forward = 0, embedding_backward = 0;
   double head_forward = 0, head_backward = 0;
-  double embedding_parameters = 0,
-         head_parameters = 0;    // of one rank; a tied head has none of its own
+  // Of one rank, which holds its part of the tables and all else whole. Of the two ends each once: a
+  // tied head has no table of its own.
+  double embedding_parameters = 0, head_parameters = 0;
+  double table_parameters = 0;   // that a tied head on another stage holds once more
   double head_bytes = 0;         // of the moment, at the head
   double placeholder_bytes = 0;  // of the head's weight
   double message_bytes = 0;      // between stages, one micro-batch

@@ -488,7 +488,8 @@ class LayerPricer {
     const model::LayerParameters n = model::count_layer(model_, layer_);
     const double divided = static_cast<double>(n.attention + n.dense_mlp) / tp_ +
                            static_cast<double>(n.shared_experts) / shared_ranks();
-    p_.dense_parameters = divided + static_cast<double>(n.norms + n.router);
+    const int64_t whole = n.dense() - n.attention - n.dense_mlp - n.shared_experts;
+    p_.dense_parameters = divided + static_cast<double>(whole);
     p_.expert_parameters =
         static_cast<double>(n.routed_experts) / static_cast<double>(s_.ep * s_.etp);
     if (!trainer_.keeps_weight_placeholders) return;

@@ -369,7 +369,7 @@ class StepPricer {
     if (layer == -1) return parts_.ends->embedding_parameters;
     // A shared table lies with both ends.
     const bool copied = estimator_.model().tied_embeddings && !parts_.chunks.back().has_embedding;
-    return parts_.ends->head_parameters + (copied ? parts_.ends->embedding_parameters : 0);
+    return parts_.ends->head_parameters + (copied ? parts_.ends->table_parameters : 0);
   }
 
   // --- links and memory ---

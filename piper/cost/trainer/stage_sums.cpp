@@ -94,8 +94,7 @@ void add_chunk(const TrainerContext& context, const ShapePrices& prices, const S
   sums.head_bytes = ends.head_bytes;
   sums.head_placeholder_bytes = ends.placeholder_bytes;
   sums.dense_parameters += ends.head_parameters;
-  if (context.model.tied_embeddings && chunk != 0)
-    sums.dense_parameters += ends.embedding_parameters;
+  if (context.model.tied_embeddings && chunk != 0) sums.dense_parameters += ends.table_parameters;
 }
 
 const StrategySums& SumsOfStages::of(const Strategy& s, const ShapePrices& prices) {

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/cost/rank_parameters.h>
 #include <piper/cost/trainer/strategy_draw.h>
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/import.h>
@@ -273,4 +274,42 @@ TEST_CASE("copies of experts have no price by a trainer's profile, and say so") 
                        doctest::Contains("copies of experts have a price where piper runs on a "
                                          "machine that piper profile has measured"),
                        InvalidInput);
+}
+
+TEST_CASE("a stage has as many parameters as its layers and ends are counted to, one by one") {
+  // Of every built-in that one stage's shapes differ in; experts in two parts.
+  const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
+  const TrainerProfile trainer = load_trainer("megatron");
+  std::vector<model::Model> models;
+  for (const char* name : {"mixtral-8x7b", "gpt-oss-20b", "deepseek-v2-lite", "m10b-e16"})
+    models.push_back(model::load_model(name));
+  models.push_back(models.front());
+  models.back().tied_embeddings = true;
+  models.back().norm_has_bias = models.back().lm_head_bias = true;
+  models.back().learned_positions = 77;
+  for (const model::Model& model : models) {
+    CAPTURE(model.name);
+    strategy::Strategy s{.mesh = {.pp = 4, .ep = 2, .dp = 2},
+                         .precision = strategy::Precision::kBf16,
+                         .sequence = 64,
+                         .global_batch_sequences = 8,
+                         .micro_batch_sequences = 1,
+                         .num_micro_batches = 4};
+    s.layers_per_stage = strategy::even_split(model.num_layers(), 4);
+    TrainerEstimator estimator(model, cluster, trainer, s.precision, s.sequence);
+    const StepParts parts = estimator.parts(s, 1);
+    for (int64_t stage = 0; stage < 4; ++stage) {
+      CAPTURE(stage);
+      const RankParameters held = rank_parameters(model, s, stage);
+      int64_t biases = 0;  // of selection, which no trainer updates
+      const int64_t first = strategy::first_layer(s, stage);
+      for (int64_t i = 0; i < s.layers_per_stage[static_cast<size_t>(stage)]; ++i)
+        if (const model::FeedForward& f = model.layers[static_cast<size_t>(first + i)].feed_forward;
+            f.is_moe() && f.selection_bias && !f.selection_bias_is_parameter)
+          biases += f.num_experts;
+      const StagePart& part = parts.stages[static_cast<size_t>(stage)];
+      CHECK(part.dense_parameters == static_cast<double>(held.dense - biases));
+      CHECK(part.expert_parameters == static_cast<double>(held.experts));
+    }
+  }
 }
