@@ -56,14 +56,15 @@ std::string to_text(const AllToAllConfig& config) {
 
 double cost_over_flat(const ExchangeSite& site, const AllToAllConfig& config,
                       const ExchangeLoad& load) {
-  if (is_plain(config.algorithm)) return 1;
+  if (config.algorithm == plain_exchange(site) || config.algorithm == AllToAll::kNodeAware)
+    return 1;
   const double flat = configured_seconds(site, {AllToAll::kNodeAware, 0}, load);
   return flat > 0 ? configured_seconds(site, config, load) / flat : 1;
 }
 
 double cost_over_flat(const cluster::Cluster& cluster, const Group& group,
                       const AllToAllConfig& config, double pair_bytes, const Routed& routed) {
-  if (group.size <= 1 || is_plain(config.algorithm)) return 1;
+  if (group.size <= 1 || config.algorithm == AllToAll::kNodeAware) return 1;
   const ExchangeSite site(cluster, group);
   return cost_over_flat(site, config, {pair_bytes, 1, routed.on(site)});
 }
@@ -71,7 +72,7 @@ double cost_over_flat(const cluster::Cluster& cluster, const Group& group,
 double cost_over_flat(const cluster::Cluster& cluster, const Group& group,
                       const AllToAllConfig& config, std::span<const double> to_bytes,
                       const Routed& routed) {
-  if (group.size <= 1 || is_plain(config.algorithm)) return 1;
+  if (group.size <= 1 || config.algorithm == AllToAll::kNodeAware) return 1;
   const double mean =
       std::accumulate(to_bytes.begin(), to_bytes.end(), 0.0) / static_cast<double>(to_bytes.size());
   const double hot = mean > 0 ? std::ranges::max(to_bytes) / mean : 1;

@@ -49,6 +49,7 @@ class Closed {
     if (s_.levels.size() == 1 && traits(config_.algorithm).stages) return straight();
     switch (config_.algorithm) {
       case AllToAll::kFlat:
+        return rotated();
       case AllToAll::kNodeAware:
       case AllToAll::kWindowed:
         return straight();
@@ -174,6 +175,17 @@ class Closed {
                      (n_ - r_) * start_ + far_latency() + alone(d_),
                      start_ + far_latency() + across_from(1, 1),
                      start_ + near_latency() + inside((r_ - 1) * d_ * hot_)});
+  }
+
+  // By distance: all R members of a node reach for the first NIC of the next node, then for its
+  // second, and so on. While NICs take their turn behind what others still send, nothing is lost;
+  // the last NIC of the last node begins when its senders have (n - R - members of a NIC) messages
+  // behind them, and takes all R then.
+  double rotated() const {
+    if (s_.levels.size() == 1) return straight();
+    const double last = s_.members_of_nic, share = d_ * level(1).seconds_per_byte;
+    return std::max(straight(), start_ + far_latency() + r_ * share +
+                                    std::max((n_ - 1 - last) * start_, (n_ - r_ - last) * share));
   }
 
   // All reach the last NIC last: what is for it comes in when everything else has gone out.

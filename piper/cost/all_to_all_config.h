@@ -11,7 +11,8 @@
 // n = N R:
 //
 //   exchange       messages of a member                      what it waits for
-//   flat, node-aware, windowed   n-1 of D                    nothing
+//   node-aware, windowed   n-1 of D                          nothing
+//   flat           n-1 of D                                  the last NIC of the last node
 //   naive          n-1 of D                                  the last NIC, which all reach last
 //   pairwise       n-1 of D                                  every round for the one before
 //   bruck          ceil(log2 n) of about n D / 2             likewise; rows are packed
@@ -24,9 +25,10 @@
 //   halo-dedup     tokens, not copies (dedup_all_to_all.h)   likewise; packed, added on return
 //
 // Over 150 random machines and sizes (plan/exchange_axis_test.cpp) the root mean square from the
-// simulator is 1 to 9 %, naive orders 13 %; docs/collectives.md has the worst cases. kFlat's own
-// order, rotated by distance, is priced as the node-aware one: what all_to_all_seconds() means. One
-// rank is hot, wherever a load says that some are. A further algorithm: its case in
+// simulator is 1 to 9 %, naive orders 13 %; docs/collectives.md has the worst cases. What
+// all_to_all_seconds() means is node-aware order. kFlat's own, rotated by distance, is Piper's; a
+// trainer that does not choose its exchange leaves the order to its library, which goes by nodes
+// (NCCL). One rank is hot, wherever a load says that some are. A further algorithm: its case in
 // configured_seconds and in scratch_bytes. Pure functions, thread-safe.
 #pragma once
 
@@ -89,7 +91,7 @@ double configured_seconds(const ExchangeSite& site, const AllToAllConfig& config
                           const ExchangeLoad& load);
 
 // Seconds over those of one message a pair, all posted at once, in node-aware order: what
-// all_to_all_seconds() and measured curves price. 1 for kFlat and kNodeAware.
+// all_to_all_seconds() and measured curves price. 1 for kNodeAware, and in one node for kFlat.
 double cost_over_flat(const ExchangeSite& site, const AllToAllConfig& config,
                       const ExchangeLoad& load);
 // The same for a group whose members send to_bytes[j] to member j, or all alike, of tokens that

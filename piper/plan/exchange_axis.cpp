@@ -178,10 +178,8 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
   const cost::ExchangeSite site(cluster, task.group);
   const cost::ExchangeLoad load = task.load_on(site);
   const AllToAllConfig own = cost::all_to_all_of(s);
-  // What prices call flat is node-aware order; by distance it is slower between nodes, and
-  // simulated where that is cheap.
-  const double by_distance =
-      flat.part() < 1 ? 1 : simulated_over_plain(cluster, task.group, load, {AllToAll::kFlat, 0});
+  // A library orders its messages itself, and so does who leaves out what crosses twice.
+  const bool is_rotated = flat.part() >= 1 && (trainer == nullptr || trainer->chooses_exchange);
   for (cost::PricedAllToAll p :
        cost::priced_all_to_alls(site, load, {.deduplicates = !s.capacity.pads})) {
     const bool chosen = p.config.algorithm == own.algorithm;
@@ -189,7 +187,8 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
       p = {own, cost_over_flat(site, own, load),
            scratch_bytes(site, own, load.pair_bytes, load.spread)};
     const bool is_flat = p.config.algorithm == AllToAll::kFlat;
-    const double seconds = is_flat ? by_distance * flat.seconds : p.factor * flat.plain;
+    const double seconds =
+        is_flat ? (is_rotated ? p.factor : 1) * flat.seconds : p.factor * flat.plain;
     verdict.options.push_back(
         {.config = p.config,
          .seconds = seconds,
@@ -197,7 +196,7 @@ ExchangeVerdict explain_exchange(const model::Model& model, const cluster::Clust
          .scratch_bytes = p.scratch_bytes,
          .chosen = chosen,
          .deduplicated = is_flat && flat.part() < 1,
-         .simulated = is_flat && by_distance != 1,
+         .simulated = is_flat && is_rotated && p.factor != 1,
          .measured = is_flat && is_measured_all_to_all(cluster, task.group) && rates == nullptr});
   }
   std::ranges::stable_sort(verdict.options, {},

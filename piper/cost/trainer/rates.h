@@ -69,6 +69,9 @@ class Rates {
   // only the flat one's form knows. And its scratch.
   double exchange_seconds(int64_t size, int64_t stride, const AllToAllConfig& config,
                           const ExchangeLoad& load, const Routed& routed, double flat) const;
+  // Seconds of one over those of one message a pair in node-aware order.
+  double over_node_aware(int64_t size, int64_t stride, const AllToAllConfig& config,
+                         const ExchangeLoad& load) const;
   double exchange_scratch(int64_t size, int64_t stride, const AllToAllConfig& config,
                           double pair_bytes, const Routed& routed) const;
   // The level that messages between the ranks of two stages cross, member to member: the highest of
