@@ -23,7 +23,8 @@ constexpr Builtin kBuiltins[] = {
     {"deepseekv3", "deepseek-v3"},    {"deepseekv2lite", "deepseek-v2-lite"},
     {"deepseekv2", "deepseek-v2"},    {"kimik2", "kimi-k2"},
     {"qwen3235b", "qwen3-235b-a22b"}, {"qwen330b", "qwen3-30b-a3b"},
-    {"gptoss20b", "gpt-oss-20b"},     {"gptoss", "gpt-oss-20b"},
+    {"gptoss20b", "gpt-oss-20b"},     {"gptoss120b", "gpt-oss-120b"},
+    {"gptoss", "gpt-oss-20b"},
 };
 
 // What tables leave out of models that are no built-ins.
