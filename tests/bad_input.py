@@ -41,6 +41,10 @@ def cases(folder):
     yield "unknown command", ["modle", "x"], ["unknown command 'modle'", "did you mean 'model'"]
     yield "unknown flag", ["plan", "--modle", "x"], ["'--modle'", "did you mean '--model'"]
     yield "unknown flag of a command's command", ["bench", "alltoall", "--sizes", "3"], ["'--sizes'", "(see piper bench alltoall --help)"]
+    yield "no flag at all", ["plan"], ["--model and --cluster are required (see piper plan --help)"]
+    yield "help as a word", ["help", "plan"], ["unknown argument 'help'; did you mean 'piper plan --help'?"]
+    yield "help of nothing", ["help"], ["did you mean 'piper --help'?"]
+    yield "version as a word", ["version"], ["did you mean 'piper --version'?"]
     yield "unknown unit", ["bench", "alltoall", "--pair-bytes", "4Q"], ["--pair-bytes", "4Q"]
     yield "unit of another kind", ["bench", "alltoall", "--pair-bytes", "4ms"], ["--pair-bytes", "4ms"]
     yield "no such config", ["model", str(folder / "none" / "config.json")], ["config.json"]
@@ -184,7 +188,7 @@ def checkpoints(folder):
     yield check("checkpoint of another model", [*base, *common, "--model", str(other), "--dp", "2", "--resume"], ["model"])
     yield check("a tokenizer that is not built in", ["data", "build", "--input", str(text), "--out", str(folder / "d"), "--tokenizer", "t.json"],
                 ["--tokenizer", "t.json", "allowed: bytes"])
-    yield check("no input to build from", ["data", "build", "--input", str(folder / "absent"), "--out", str(folder / "d")], ["absent"], code=1)
+    yield check("no input to build from", ["data", "build", "--input", str(folder / "absent"), "--out", str(folder / "d")], ["absent", "no such file or folder"])
     yield check("a weight decay that is no number", [*base, *common, "--model", str(model), "--weight-decay", "nan"], ["--weight-decay", "nan"])
     yield check("a negative seed", [*base, *common, "--model", str(model), "--seed", "-1"], ["--seed", "-1"])
     yield check("a model that this machine cannot hold", ["train", "--model", "deepseek-v3", "--cluster", "rtx4090x8", "--precision", "fp32",

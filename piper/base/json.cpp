@@ -68,7 +68,9 @@ class StrictBuilder {
         what.find("out_of_range") != std::string::npos ||
         what.find("number overflow") != std::string::npos)
       out_of_range(token);
-    fail(fmt::format("is not valid JSON at byte {}: {}", position, printable(what)));
+    // What was read last may be as long as the file.
+    what = what.substr(0, what.find("; last read"));
+    fail(fmt::format("is not valid JSON at byte {}: {}", position, one_line(what)));
     return false;
   }
 

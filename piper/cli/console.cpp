@@ -36,9 +36,12 @@ bool is_output_lost() { return std::ferror(stdout) != 0; }
 
 bool check_output(const std::string& consequence) {
   if (std::fflush(stdout) == 0 && !is_output_lost()) return true;
+  const int cause = cause_of_loss();
+  // A reader who has seen enough (| head) went away on purpose; what follows from it is said.
+  if (cause == EPIPE && consequence.empty()) return false;
   if (!is_said.exchange(true))
-    say_error(fmt::format("standard output cannot be written: {}{}", std::strerror(cause_of_loss()),
-                          consequence));
+    say_error(
+        fmt::format("standard output cannot be written: {}{}", std::strerror(cause), consequence));
   return false;
 }
 

@@ -48,7 +48,11 @@ void check_tokenizer(const std::string& tokenizer) {
 
 int64_t bytes_of(const std::vector<std::string>& inputs) {
   int64_t bytes = 0;
-  for (const std::string& input : inputs) bytes += FileReader(input).size();
+  for (const std::string& input : inputs) {
+    if (std::error_code error; !std::filesystem::exists(input, error))
+      throw InvalidInput(fmt::format("--input {}: no such file or folder", input));
+    bytes += FileReader(input).size();
+  }
   return bytes;
 }
 

@@ -88,6 +88,24 @@ std::string command_words(const CLI::App& app) {
   return before.empty() ? app.get_name() : before + " " + app.get_name();
 }
 
+// What is asked for with words elsewhere: "help", "plan help", "version".
+std::string flag_for(const std::string& word, const std::string& command) {
+  if (word == "version" && command.empty()) return "; did you mean 'piper --version'?";
+  if (word != "help") return "";
+  return fmt::format("; did you mean 'piper {}--help'?", command.empty() ? "" : command + " ");
+}
+
+// CLI11 names the first only.
+std::string missing_flags(const CLI::App& app) {
+  std::vector<std::string> missing;
+  for (const CLI::Option* option : app.get_options())
+    if (option->get_required() && option->count() == 0) missing.push_back(option->get_name());
+  if (missing.size() < 2) return "";
+  const std::string last = missing.back();
+  missing.pop_back();
+  return fmt::format("{} and {} are required", fmt::join(missing, ", "), last);
+}
+
 // CLI11 knows that an argument was not expected; what was meant is ours to guess.
 std::string unexpected_arguments(const CLI::App& root) {
   const CLI::App* app = innermost(&root);
@@ -97,12 +115,15 @@ std::string unexpected_arguments(const CLI::App& root) {
     const std::string word = argument.substr(0, argument.find('='));
     const bool command =
         !flag && !app->get_subcommands([](const CLI::App*) { return true; }).empty();
-    lines += fmt::format("{}unknown {} '{}'{}", lines.empty() ? "" : "\n",
-                         flag      ? "flag"
-                         : command ? "command"
-                                   : "argument",
-                         word, did_you_mean(word, names_of(*app, flag)));
-    if (app != &root) lines += fmt::format(" (see piper {} --help)", command_words(*app));
+    const std::string suggestion = flag_for(word, command_words(*app));
+    lines += fmt::format(
+        "{}unknown {} '{}'{}", lines.empty() ? "" : "\n",
+        flag      ? "flag"
+        : command ? "command"
+                  : "argument",
+        word, suggestion.empty() ? did_you_mean(word, names_of(*app, flag)) : suggestion);
+    if (app != &root && suggestion.empty())
+      lines += fmt::format(" (see piper {} --help)", command_words(*app));
     if (flag || command) break;  // what follows is most likely its value, or its arguments
   }
   return lines;
@@ -143,8 +164,10 @@ int run(int argc, char** argv) {
     std::vector<std::string> problems;
     if (const std::string unexpected = unexpected_arguments(app); !unexpected.empty())
       problems.push_back(unexpected);
-    problems.push_back(
-        fmt::format("{} (see piper {} --help)", error.what(), command_words(*innermost(&app))));
+    const CLI::App& of = *innermost(&app);
+    const std::string missing = missing_flags(of);
+    problems.push_back(fmt::format("{} (see piper {} --help)",
+                                   missing.empty() ? error.what() : missing, command_words(of)));
     return complain_of_flags(fmt::format("{}", fmt::join(problems, "\n")));
   } catch (const CLI::ParseError& error) {
     return complain_of_flags(error.what());

@@ -1,5 +1,6 @@
 // piper map: the best strategy of every model on every number of devices of one machine.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
@@ -16,6 +17,8 @@
 
 #include <iostream>
 #include <memory>
+#include <set>
+#include <string>
 
 namespace piper::cli {
 namespace {
@@ -128,6 +131,12 @@ Json facts_json(const report::StrategyMap& map, const PlanQuestion& q) {
   return {{"cluster", map.cluster}, {"trainer", q.trainer.name}, {"devices", map.devices}};
 }
 
+// "4096", or "1024 to 4096" where cells differ.
+std::string range(const std::set<int64_t>& values) {
+  return values.size() == 1 ? std::to_string(*values.begin())
+                            : fmt::format("{} to {}", *values.begin(), *values.rbegin());
+}
+
 int run(const Flags& flags) {
   PlanQuestion q = question_of(flags);
   const cost::TrainerProfile& trainer = q.trainer;
@@ -140,6 +149,8 @@ int run(const Flags& flags) {
                         .total = static_cast<int64_t>(models.size() * flags.devices.size()),
                         .unit = "searches"});
   std::vector<plan::Default> defaults;
+  std::set<int64_t> batches, sequences;  // of the questions, as asked or as plan takes them
+  std::set<std::string> precisions;
   for (const model::Model& model : models) {
     report::StrategyMap::Row row{.model = model.name};
     Json cells = Json::array();
@@ -148,7 +159,11 @@ int run(const Flags& flags) {
       bar.note(fmt::format("{} on {}", model.name, devices));
       q.asked.num_devices = devices;
       q.asked.global_batch_sequences = flags.batch_per_device * devices;
-      Answer a = answer(plan::resolve_defaults(q.asked, trainer, defaults));
+      const plan::Request request = plan::resolve_defaults(q.asked, trainer, defaults);
+      batches.insert(request.global_batch_sequences);
+      sequences.insert(request.sequence);
+      precisions.insert(strategy::name(request.precision));
+      Answer a = answer(request);
       row.cells.push_back(std::move(a.cell));
       cells.push_back(std::move(a.json));
       bar.advance();
@@ -162,10 +177,9 @@ int run(const Flags& flags) {
                {"load", flags.load.empty() ? cost::kDefaultLoad : flags.load},
                {"batch", flags.batch_per_device > 0
                              ? fmt::format("{} sequences a device", flags.batch_per_device)
-                             : "as piper plan takes it"},
-               {"sequence", flags.sequence > 0 ? fmt::format("{} tokens", flags.sequence)
-                                               : "as piper plan takes it"},
-               {"precision", flags.precision.empty() ? "as piper plan takes it" : flags.precision}};
+                             : fmt::format("{} sequences", range(batches))},
+               {"sequence", fmt::format("{} tokens", range(sequences))},
+               {"precision", fmt::format("{}", fmt::join(precisions, ", "))}};
   if (flags.json)
     std::cout << json.dump(2) << "\n";
   else

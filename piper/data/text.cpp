@@ -116,7 +116,7 @@ void Text::read(int64_t begin, void* out, int64_t size) const {
 std::vector<fs::path> text_files(const fs::path& path, const std::vector<std::string>& extensions) {
   std::error_code error;
   if (!fs::exists(path, error))
-    throw IoError(path.string() + ": cannot be read: no such file or folder");
+    throw InvalidInput(path.string() + ": cannot be read: no such file or folder");
   if (!fs::is_directory(path, error)) return {path};
   std::vector<fs::path> files = files_below(path, {});
   if (!extensions.empty())

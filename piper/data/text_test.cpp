@@ -28,7 +28,7 @@ TEST_CASE("nothing to read is an error that names the path") {
   folder.write("empty.txt", "");
   const std::string path = folder.path().string();
   CHECK_THROWS_WITH_AS(read_text(folder.path() / "x"),
-                       (path + "/x: cannot be read: no such file or folder").c_str(), IoError);
+                       (path + "/x: cannot be read: no such file or folder").c_str(), InvalidInput);
   CHECK_THROWS_WITH_AS(read_text(folder.path()),
                        (path + ": is empty; text to train on is expected").c_str(), InvalidInput);
   CHECK_THROWS_WITH_AS(read_text(folder.path(), {".md"}),

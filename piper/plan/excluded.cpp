@@ -115,7 +115,7 @@ class Exclusions {
         deepest = pp;
     if (without.empty()) return;
     add(fmt::format("ep {} with pp {}", ep, list(without)),
-        fmt::format("the {} ranks of a stage are not a multiple of ep {}",
+        fmt::format("a stage's number of ranks, {}, is no multiple of ep {}",
                     r_.num_devices / without.front(), ep),
         "eq. 7",
         deepest > 0 ? fmt::format("pp {}", deepest)

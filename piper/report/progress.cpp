@@ -43,7 +43,9 @@ std::string progress_line(const ProgressState& state, int width) {
       bounded ? fmt::format("  {}/{}", state.count, state.total) : fmt::format("  {}", state.count);
   if (!state.unit.empty()) line += " " + state.unit;
   line += "  " + format_seconds(state.elapsed_seconds);
-  if (bounded && state.count > 0 && state.count < state.total) {
+  // The first parts of most work are unlike the rest: nothing is promised before a third is done.
+  constexpr double kLeastShare = 1.0 / 3;
+  if (bounded && share >= kLeastShare && state.count < state.total) {
     line += ", " + format_seconds(state.elapsed_seconds * (1 - share) / share) + " left";
   }
   if (!state.note.empty()) line += "  " + state.note;

@@ -26,7 +26,7 @@ struct ProgressState {
 };
 
 // The line without line ends, cut to `width` columns (0 = as long as it is). The time left assumes
-// that the rest goes as fast as the work so far.
+// that the rest goes as fast as the work so far, of which a third has to be done.
 std::string progress_line(const ProgressState& state, int width = 0);
 
 struct ProgressOptions {

@@ -38,6 +38,14 @@ TEST_CASE("a line shows the share, the count, the time and the time left") {
   CHECK(progress_line(state, 10) == "train  [#…");
 }
 
+TEST_CASE("no time is promised before a third is done") {
+  const auto at = [](int64_t count) {
+    return progress_line({.label = "x", .count = count, .total = 9, .elapsed_seconds = 6});
+  };
+  for (const int64_t early : {1, 2}) CHECK(at(early).find("left") == std::string::npos);
+  CHECK(at(3).ends_with("6.00 s, 12.00 s left"));
+}
+
 TEST_CASE("nothing is predicted before the first step, after the last, or without a total") {
   CHECK(progress_line({.label = "x", .count = 0, .total = 3, .elapsed_seconds = 1}) ==
         "x  [--------------------]   0 %  0/3  1.00 s");

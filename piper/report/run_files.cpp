@@ -53,10 +53,10 @@ class FolderReader {
 
 std::string words(const strategy::Strategy& s) {
   return fmt::format(
-      "pp {} · ep {} · dp {} on {} ranks, schedule {}, {} micro-batches of {} {} a rank, "
+      "pp {} · ep {} · dp {} on {} rank{}, schedule {}, {} micro-batches of {} {} a rank, "
       "{} tokens each, recompute {}, {}{}",
-      s.mesh.pp, s.mesh.ep, s.mesh.dp, s.mesh.world(), strategy::name(s.schedule),
-      s.num_micro_batches, s.micro_batch_sequences,
+      s.mesh.pp, s.mesh.ep, s.mesh.dp, s.mesh.world(), s.mesh.world() == 1 ? "" : "s",
+      strategy::name(s.schedule), s.num_micro_batches, s.micro_batch_sequences,
       s.micro_batch_sequences == 1 ? "sequence" : "sequences", s.sequence,
       strategy::name(s.recompute), strategy::name(s.precision),
       s.capacity.is_limited()
