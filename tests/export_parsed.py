@@ -61,7 +61,7 @@ def command_of(script, folder):
     fake.mkdir(exist_ok=True)
     (fake / "torchrun").write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
     (fake / "torchrun").chmod(0o755)
-    settings = {"ASSETS": str(folder), "STEPS": "1", "HEAD_HOST": "localhost", "PATH": f"{fake}:{os.environ['PATH']}"}
+    settings = {"ASSETS": str(folder), "STEPS": "1", "MASTER_ADDR": "localhost", "NODE_RANK": "0", "PATH": f"{fake}:{os.environ['PATH']}"}
     for name, value in STAND_IN.items():
         if f"${{{name}:?" in script.read_text():
             settings[name] = value

@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 #include <piper/base/json.h>
 #include <piper/export/export.h>
-#include <piper/export/plain_execution.h>
 #include <piper/export/start_script.h>
 
 namespace piper::exporting {
@@ -101,7 +100,6 @@ void add_notes(const Job& job, Exported& exported) {
   if (!s.recompute_per_stage.empty())
     note("recompute by stage: a matter of the model's code, stage by stage");
   if (s.mtp_depth > 0) note(fmt::format("mtp-depth {}: a matter of the model's code", s.mtp_depth));
-  add_plain_execution("DeepSpeed", s, exported);
 }
 
 }  // namespace

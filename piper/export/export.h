@@ -9,7 +9,6 @@
 //   megatron.cpp     Megatron-LM: a start script of pretrain_gpt.py
 //   megatron_bridge.cpp   Megatron-Bridge: a recipe in Python
 //   deepspeed.cpp    DeepSpeed: its JSON configuration
-//   plain_execution.h  what only this Piper runs in another way, for every trainer
 //   torchtitan.cpp   torchtitan: a start script (start_script.h) over a --module and --config
 //   nemo.cpp         NeMo 2: arguments of MegatronStrategy and the data module, as YAML
 #pragma once

@@ -4,6 +4,9 @@
 #include <piper/base/json.h>
 #include <piper/export/fields.h>
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
 #include <type_traits>
 
 namespace piper::exporting {
@@ -44,8 +47,8 @@ struct Row {
 //                            names mesh     split    batch  capacity state the rest      predicted
 constexpr auto kPlaces = std::to_array<Row>({
     {Trainer::kMegatron,       "ss" "wwwwwww" "wwwww" "wwww" "www" "www" "wnnnwwwnwww" "s"},
-    {Trainer::kDeepSpeed,      "ss" "wwwwwww" "wwwww" "wwww" "wwn" "www" "wwnwwnwnwww" "s"},
-    {Trainer::kTorchtitan,     "ss" "wwwwwww" "wwwww" "wwww" "wnn" "www" "nwnwwwwnwww" "s"},
+    {Trainer::kDeepSpeed,      "ss" "wwwwwww" "wwwww" "wwww" "wwn" "www" "wnnnwnnnrnw" "s"},
+    {Trainer::kTorchtitan,     "ss" "wwwwwww" "wwwww" "wwww" "wnn" "www" "nnnnwwnnrnw" "s"},
     {Trainer::kNemo,           "ss" "wwwwwww" "wwwww" "wwww" "www" "www" "wnnnwwwnwww" "s"},
     {Trainer::kMegatronBridge, "ss" "wwwwwww" "wwwww" "wwww" "www" "www" "wnnnwwwnwww" "s"},
 });
@@ -59,6 +62,24 @@ static_assert(
       return kPlaces.size() == kTrainers.size();
     }(),
     "every field has its place with every trainer");
+
+// What a trainer does in its own way where a field is noted, or why it refuses it; any other field is
+// its own choice, or has no word there.
+struct Instead {
+  std::string_view field, does;
+};
+constexpr Instead kInstead[] = {
+    {"all-to-all", "exchanges tokens by NCCL's all-to-all, or by DeepEP where it is told to"},
+    {"moe-schedule", "runs the parts of a mixture layer one after the other"},
+    {"reduction", "sums gradients as NCCL chooses"},
+    {"expert-compression", "sends updated weights whole"},
+    {"redundant-experts", "holds every expert once; the nearest: --redundant-experts 0"},
+};
+
+std::string what_it_does(const char* field, const char* otherwise) {
+  const auto* found = std::ranges::find(kInstead, std::string_view(field), &Instead::field);
+  return std::string(found == std::end(kInstead) ? otherwise : found->does);
+}
 
 }  // namespace
 
@@ -127,13 +148,13 @@ void place_fields(Trainer trainer, const Strategy& strategy, Exported& exported)
   const Fields fields = fields_of(strategy);
   for (size_t i = 0; i < fields.size(); ++i) {
     if (fields[i].value.empty()) continue;
+    const auto line = [&](const char* otherwise) {
+      return fmt::format("{} {}: {} {}", fields[i].name, fields[i].value, traits(trainer).software,
+                         what_it_does(fields[i].name, otherwise));
+    };
     const Place place = place_of(trainer, i);
-    if (place == Place::kNoted)
-      exported.differs.push_back(fmt::format("{} {}: {} makes its own choice of it", fields[i].name,
-                                             fields[i].value, traits(trainer).software));
-    if (place == Place::kRefused)
-      exported.cannot.push_back(fmt::format("{} {}: {} has no word for it", fields[i].name,
-                                            fields[i].value, traits(trainer).software));
+    if (place == Place::kNoted) exported.differs.push_back(line("makes its own choice of it"));
+    if (place == Place::kRefused) exported.cannot.push_back(line("has no word for it"));
   }
 }
 

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/export/megatron_settings.h>
+#include <piper/export/start_script.h>
 
 #include <algorithm>
 
@@ -65,21 +66,17 @@ Exported to_megatron_bridge(const Job& job) {
   const auto fields = [&](const char* object) {
     return fields_of(of.settings, object, "            ");
   };
-  const Nodes nodes = nodes_of(job);
+  const Hosts hosts = hosts_of(job.strategy, job.machine);
   std::string& text = exported.text;
   text = fmt::format("\"\"\"{}.\n\nFor NVIDIA-NeMo/Megatron-Bridge at 067f987d (2026-08).\n\n",
                      what_of(job));
   std::string environment;
   for (const auto& [name, value] : job.ruling.environment)
     environment += fmt::format("{}={} ", name, value);
-  if (nodes.per_node > 0)
-    text += fmt::format(
-        "    {}torchrun --nnodes {} --nproc-per-node {} --node-rank $NODE_RANK --master-addr "
-        "$MASTER_ADDR this.py\n",
-        environment, nodes.count, nodes.per_node);
-  else
-    text += fmt::format("    {}torchrun --nnodes ... --nproc-per-node ... this.py  # {} ranks\n",
-                        environment, job.strategy.mesh.world());
+  text += fmt::format(
+      "    {}torchrun --nnodes {} --nproc-per-node {} --node-rank $NODE_RANK --master-addr "
+      "$MASTER_ADDR this.py\n",
+      environment, hosts.num_hosts, hosts.ranks_per_host);
   text += fmt::format("\"\"\"\n{}\n{}\n\ndef recipe() -> ConfigContainer:\n", kImports, kToFillIn);
   text += "    # A process that has a value of its own keeps it.\n    environment = {";
   for (const auto& [name, value] : job.ruling.environment)

@@ -565,14 +565,6 @@ std::string pipeline_layout(const Model& model, const Strategy& s) {
   return layout + "L";
 }
 
-Nodes nodes_of(const Job& job) {
-  const int64_t world = job.strategy.mesh.world();
-  if (job.machine == nullptr) return {};
-  int64_t per_node = std::min(world, job.machine->devices_per_node());
-  while (world % per_node != 0) --per_node;
-  return {world / per_node, per_node};
-}
-
 std::string what_of(const Job& job) {
   return fmt::format("{} on {} devices{}", job.model.name, job.strategy.mesh.world(),
                      job.machine != nullptr ? " of " + job.machine->name : "");

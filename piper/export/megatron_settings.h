@@ -55,13 +55,6 @@ MegatronSettings megatron_settings(const Job& job);
 // layers divided by the stages without a remainder); "" where they are.
 std::string pipeline_layout(const model::Model& model, const strategy::Strategy& strategy);
 
-// How many processes start on how many nodes: those of the machine, or one node where there is
-// less to do; `per_node` is 0 where the machine is not known.
-struct Nodes {
-  int64_t count = 0, per_node = 0;
-};
-Nodes nodes_of(const Job& job);
-
 // "deepseek-v3 on 256 devices of dgx-h100".
 std::string what_of(const Job& job);
 

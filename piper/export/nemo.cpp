@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/export/megatron_settings.h>
+#include <piper/export/start_script.h>
 
 #include <algorithm>
 #include <array>
@@ -53,11 +54,9 @@ Exported to_nemo(const Job& job) {
         [](const std::string& object, const std::string&) { return object == "ddp"; });
   write("megatron.core.optimizer.OptimizerConfig(...)", "optimizer",
         [](const std::string& object, const std::string&) { return object == "optimizer"; });
-  const Nodes nodes = nodes_of(job);
-  text += "# nemo.lightning.Trainer(...)\ntrainer:\n";
-  text += nodes.per_node > 0
-              ? fmt::format("  num_nodes: {}\n  devices: {}\n", nodes.count, nodes.per_node)
-              : fmt::format("  world_size: {}\n", job.strategy.mesh.world());
+  const Hosts hosts = hosts_of(job.strategy, job.machine);
+  text += fmt::format("# nemo.lightning.Trainer(...)\ntrainer:\n  num_nodes: {}\n  devices: {}\n",
+                      hosts.num_hosts, hosts.ranks_per_host);
   text += fmt::format("  precision: {}\n",
                       job.strategy.precision == strategy::Precision::kFp32 ? "32" : "bf16-mixed");
   if (converts_operands(job.strategy.precision))

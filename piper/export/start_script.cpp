@@ -20,29 +20,38 @@ Hosts hosts_of(const strategy::Strategy& strategy, const cluster::Cluster* machi
 std::string text_of(const StartScript& script, const strategy::Strategy& strategy,
                     const cluster::Cluster* machine) {
   const Hosts hosts = hosts_of(strategy, machine);
+  const std::string& on = machine != nullptr ? machine->name : strategy.cluster;
+  const bool several = hosts.num_hosts > 1;
   std::string text = fmt::format(
       "#!/usr/bin/env bash\n"
-      "# {} on {} devices ({} x {}{}), for {}.\n"
-      "# Written by piper export. Run it on every host; under Slurm, inside an allocation:\n"
-      "#   export HEAD_HOST=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
-      "#   srun --nodes={} --ntasks-per-node=1 bash THIS_FILE\n",
+      "# {} on {} devices ({} x {}{}), for {}.\n",
       strategy.model, strategy.mesh.world(), hosts.num_hosts, hosts.ranks_per_host,
-      strategy.cluster.empty() ? "" : ", " + strategy.cluster, script.software, hosts.num_hosts);
+      on.empty() ? "" : ", " + on, script.software);
+  if (several)
+    text += fmt::format(
+        "# Written by piper export. Run it on every host, or under Slurm once, in an allocation:\n"
+        "#   export MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
+        "#   srun --nodes={} --ntasks-per-node=1 bash -c 'NODE_RANK=$SLURM_NODEID bash "
+        "THIS_FILE'\n",
+        hosts.num_hosts);
   for (const std::string& remark : script.remarks) text += "# " + remark + "\n";
   text += "set -euo pipefail\n\n# To fill in, here or in the environment.\n";
   for (const FillIn& s : script.settings)
     text += s.value.empty() ? fmt::format(": \"${{{}:?{}}}\"\n", s.name, s.meaning)
                             : fmt::format(": \"${{{}:={}}}\"  # {}\n", s.name, s.value, s.meaning);
-  if (hosts.num_hosts > 1) text += ": \"${HEAD_HOST:?name of the host where the ranks meet}\"\n";
+  if (several)
+    text +=
+        ": \"${NODE_RANK:?index of this host, from 0, in the order of the plan}\"\n"
+        ": \"${MASTER_ADDR:?name of host 0}\"\n";
   if (!script.environment.empty()) text += "\n";
   for (const auto& [name, value] : script.environment)
     text += fmt::format("export {}={}\n", name, value);
-  text +=
-      fmt::format("\ntorchrun --nnodes={} --nproc-per-node={} \\\n  {} \\\n  {}", hosts.num_hosts,
-                  hosts.ranks_per_host,
-                  hosts.num_hosts > 1 ? "--rdzv-backend=c10d --rdzv-endpoint=\"$HEAD_HOST:29500\""
-                                      : "--standalone",
-                  script.program);
+  text += fmt::format("\nexec torchrun --nnodes={} --nproc-per-node={} \\\n  {} \\\n  {}",
+                      hosts.num_hosts, hosts.ranks_per_host,
+                      several ? "--node-rank=\"$NODE_RANK\" --master-addr=\"$MASTER_ADDR\" "
+                                "--master-port=\"${MASTER_PORT:-29500}\""
+                              : "--standalone",
+                      script.program);
   for (const std::string& flag : script.flags) text += " \\\n  " + flag;
   return text + "\n";
 }

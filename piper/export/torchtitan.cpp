@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/export/export.h>
-#include <piper/export/plain_execution.h>
 #include <piper/export/start_script.h>
 
 #include <algorithm>
@@ -176,7 +175,6 @@ class Writer {
                                      : "--parallelism.no-enable_sequence_parallel");
     add("parallelism.context_parallel_degree", m.cp);
     add("parallelism.pipeline_parallel_degree", m.pp);
-    add_plain_execution("torchtitan", s_, exported_);
   }
 
   void pipeline() {
