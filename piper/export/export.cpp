@@ -3,11 +3,25 @@
 #include <piper/export/fields.h>
 #include <piper/export/offers.h>
 
+#include <algorithm>
+#include <string>
+
 namespace piper::exporting {
 namespace {
 
 void append(std::vector<std::string>& lines, const std::vector<std::string>& more) {
   lines.insert(lines.end(), more.begin(), more.end());
+}
+
+// Profiles of one software, under the same rules, price it in different ways: what one of them runs,
+// the software does.
+bool runs_by_another_profile(const TrainerTraits& trainer, const strategy::Strategy& strategy) {
+  return std::ranges::any_of(cost::builtin_trainers(), [&](const std::string& name) {
+    if (!name.starts_with(trainer.family)) return false;
+    const cost::TrainerProfile profile = cost::load_trainer(name);
+    return profile.rules != nullptr &&
+           not_offered(trainer.software, profile.offers, strategy).empty();
+  });
 }
 
 }  // namespace
@@ -47,7 +61,9 @@ Exported export_strategy(Trainer trainer, const model::Model& model,
     }
   }
   append(exported.cannot, job.ruling.forbids);
-  append(exported.cannot, not_offered(t.software, offers, offered));
+  if (const auto lacks = not_offered(t.software, offers, offered);
+      !lacks.empty() && !runs_by_another_profile(t, offered))
+    append(exported.cannot, lacks);
   if (!exported.cannot.empty()) exported.text.clear();
   return exported;
 }
