@@ -459,8 +459,7 @@ cost::LoadDistribution load_of(const std::string& flag, const Strategy& s) {
 
 double imbalance_of(const cost::LoadDistribution& load, const Strategy& s,
                     const model::Model& model) {
-  if (model.num_moe_layers() == 0) return 1;
-  return cost::expected_imbalances(load, model, {s.mesh.ep}).at(s.mesh.ep);
+  return cost::expected_imbalance(load, model, s.mesh.ep);
 }
 
 std::string in_words(const cost::LoadDistribution& load, const Strategy& s,

@@ -178,6 +178,7 @@ void complete(const Flags& flags, train::RunRequest& request) {
     return std::string();
   });
   request.cluster = cluster_for(flags, request);
+  request.load = load_of("", request.strategy);
   request.folder = flags.run_folder;
   request.num_steps = flags.steps;
   request.stop_after = flags.stop_after;

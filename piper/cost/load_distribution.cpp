@@ -268,6 +268,25 @@ std::map<int64_t, double> expected_imbalances(const LoadDistribution& load,
   return by_ep;
 }
 
+double expected_imbalance(const LoadDistribution& load, const model::Model& model, int64_t ep) {
+  return model.num_moe_layers() == 0 ? 1 : expected_imbalances(load, model, {ep}).at(ep);
+}
+
+double expected_busiest_expert(const LoadDistribution& load, const model::Model& model) {
+  if (model.num_moe_layers() == 0) return 1;
+  const LoadDistribution all = load_at(load, 1);
+  double mean = 0;
+  for (int64_t sample = 0; sample < kExpectedSamples; ++sample) {
+    double busiest = 1;
+    for (const std::vector<double>& share :
+         sample_load(all, model, 1, 0, sample, kExpectedSamples).share)
+      if (!share.empty())
+        busiest = std::max(busiest, std::ranges::max(share) * static_cast<double>(share.size()));
+    mean += busiest / static_cast<double>(kExpectedSamples);
+  }
+  return mean;
+}
+
 MeanP95Worst spread_of(std::vector<double> values) {
   if (values.empty()) return {};
   std::ranges::sort(values);

@@ -241,4 +241,16 @@ TEST_CASE("mean, p95 and worst of a list") {
   CHECK(spread_of({3}).p95 == 3);
 }
 
+TEST_CASE(
+    "the busiest expert that is expected: of one that is hot what its word says, else more than "
+    "ranks have") {
+  const model::Model model = of_experts(2, 16);
+  CHECK(expected_busiest_expert(parse_load("balanced"), model) == 1);
+  CHECK(expected_busiest_expert(parse_load("hot-expert:3"), model) == near(3.0));
+  CHECK(expected_busiest_expert(parse_load("hot-rank:3"), model) == 1);  // of ranks, not of experts
+  const LoadDistribution zipf = parse_load("zipf:0.3");
+  CHECK(expected_busiest_expert(zipf, model) > expected_imbalance(zipf, model, 8));
+  CHECK(expected_imbalance(zipf, model, 8) > expected_imbalance(zipf, model, 2));
+}
+
 }  // namespace piper::cost

@@ -89,7 +89,8 @@ Json to_json(const Comparison& comparison) {
   put(json, "predicted_mfu", comparison.predicted_mfu);
   put(json, "measured_mfu", comparison.measured_mfu);
   put(json, "planned_step_seconds", comparison.planned_step_seconds);
-  put(json, "balanced_step_seconds", comparison.balanced_step_seconds);
+  put(json, "expected_step_seconds", comparison.expected_step_seconds);
+  put(json, "expected_load_imbalance", comparison.expected_load_imbalance);
   put(json, "measured_load_imbalance", comparison.measured_load_imbalance);
   put(json, "machine_slowdown", comparison.machine_slowdown);
   if (!comparison.no_prediction.empty()) json["no_prediction"] = comparison.no_prediction;
@@ -117,7 +118,12 @@ Comparison parse_comparison(const Json& json, const std::string& source) {
   comparison.predicted_mfu = number(reader, "predicted_mfu");
   comparison.measured_mfu = number(reader, "measured_mfu");
   comparison.planned_step_seconds = number(reader, "planned_step_seconds");
-  comparison.balanced_step_seconds = number(reader, "balanced_step_seconds");
+  comparison.expected_step_seconds = number(reader, "expected_step_seconds");
+  // Runs of before were predicted at an even load.
+  if (const auto even = number(reader, "balanced_step_seconds"); even)
+    comparison.expected_step_seconds = even, comparison.expected_load_imbalance = 1;
+  if (const auto expected = number(reader, "expected_load_imbalance"); expected)
+    comparison.expected_load_imbalance = expected;
   comparison.measured_load_imbalance = number(reader, "measured_load_imbalance");
   comparison.machine_slowdown = number(reader, "machine_slowdown");
   comparison.no_prediction = reader.text("no_prediction", "");
@@ -158,10 +164,10 @@ std::vector<Deviation> deviations(const Comparison& c, double bound) {
         std::abs(*time.measured_seconds - *time.predicted_seconds) > bound * step)
       look(time.name, time.predicted_seconds, time.measured_seconds, 0, format_seconds);
   const auto ratio = [](double value) { return fmt::format("{:.2f}", value); };
-  // The prediction has the real routes: an even load is what the plan assumed.
+  // The prediction has the real routes: this load is what the plan assumed.
   if (c.planned_step_seconds)
-    look("load imbalance, as planned (busiest expert over mean)", 1.0, c.measured_load_imbalance,
-         bound, ratio);
+    look("load imbalance, as planned (busiest expert over mean)", c.expected_load_imbalance,
+         c.measured_load_imbalance, bound, ratio);
   for (const RankComparison& rank : c.ranks)
     if (rank.predicted_peak_bytes && rank.measured_peak_bytes)
       look(fmt::format("peak memory, rank {}", rank.rank),

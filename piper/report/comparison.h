@@ -14,9 +14,10 @@
 //
 // All that is measured is of one step, "measured_step" of "num_steps" (the median), and the
 // prediction has its routes. "planned_step_seconds" is what the strategy file carries from its
-// planner, whose cluster may have been another one; "balanced_step_seconds" is the prediction that
-// assumes an even load, as the planner does; "measured_load_imbalance" is the busiest expert's
-// tokens over the mean in that step. The time components add up to the step: a moment in which a
+// planner, whose cluster may have been another one; "expected_step_seconds" is the prediction
+// made before the run, at the load that the strategy was planned for, in which the busiest expert is
+// expected to have "expected_load_imbalance" times the mean; "measured_load_imbalance" is what it had
+// in that step (of the layer where it had most, both). The time components add up to the step: a moment in which a
 // rank computes counts as that, in which it communicates and computes nothing as communication, and
 // the rest as idle; means over the ranks. "no_prediction": why nothing was predicted, in words.
 // "machine_slowdown": what compute took during the run over what it took in the profile, where that
@@ -53,7 +54,8 @@ struct RankComparison {
 struct Comparison {
   std::optional<double> predicted_step_seconds, measured_step_seconds;
   std::optional<double> predicted_mfu, measured_mfu;
-  std::optional<double> planned_step_seconds, balanced_step_seconds, measured_load_imbalance;
+  std::optional<double> planned_step_seconds, expected_step_seconds;
+  std::optional<double> expected_load_imbalance, measured_load_imbalance;
   std::optional<double> machine_slowdown;
   std::string no_prediction;  // empty where there is one
   std::optional<int64_t> measured_step, num_steps;

@@ -106,12 +106,14 @@ std::string why_unpredicted(const Comparison& comparison) {
 }
 
 std::string load_of_experts(const Comparison& c) {
-  if (!c.measured_load_imbalance || !c.balanced_step_seconds) return "";
-  return paragraph(
-      fmt::format("The predicted times are made with the routes of this step, in which the busiest "
-                  "expert had {:.2f} times the mean load; with an even load, as the plan assumes, "
-                  "the prediction is {}.",
-                  *c.measured_load_imbalance, format_seconds(*c.balanced_step_seconds)));
+  if (!c.measured_load_imbalance || !c.expected_step_seconds) return "";
+  return paragraph(fmt::format(
+      "The predicted times are made with the routes of this step, in which the busiest "
+      "expert had {:.2f} times the mean load; at the load that was planned for{} the "
+      "prediction is {}.",
+      *c.measured_load_imbalance,
+      c.expected_load_imbalance ? fmt::format(" ({:.2f} times)", *c.expected_load_imbalance) : "",
+      format_seconds(*c.expected_step_seconds)));
 }
 
 // What the run did otherwise than assumed, if anything.

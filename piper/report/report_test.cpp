@@ -146,7 +146,7 @@ TEST_CASE("a page says which step it shows, and marks what moves the step, not w
 
 TEST_CASE("a page says what load its prediction has, and what the plan assumed") {
   Report report = full("plain");
-  report.comparison->balanced_step_seconds = 0.2;
+  report.comparison->expected_step_seconds = 0.2;
   report.comparison->measured_load_imbalance = 1.61;
   const std::string html = render(report);
   CHECK(html.find("with the routes of this step, in which the busiest expert had 1.61 times") !=

@@ -101,6 +101,7 @@ TEST_CASE(
   Comparison c{.predicted_step_seconds = 1.0,
                .measured_step_seconds = 1.5,
                .planned_step_seconds = 1.4,
+               .expected_load_imbalance = 1.05,
                .measured_load_imbalance = 1.1,
                .time_components = {{"experts", 0.2, 0.6}, {"gate", 0.01, 0.05}, {"head", 0.3, 0.3}},
                .ranks = {{.rank = 0, .predicted_peak_bytes = 100, .measured_peak_bytes = 104},
@@ -114,6 +115,10 @@ TEST_CASE(
   CHECK(found[2].name == "peak memory, rank 1");
   c.measured_load_imbalance = 1.6;
   CHECK(deviations(c, 0.25)[2].name.find("load imbalance, as planned") == 0);
+  CHECK(deviations(c, 0.25)[2].assumed == "1.05");
+  c.expected_load_imbalance = 1.5;  // such a load was planned for
+  CHECK(deviations(c, 0.25)[2].name.find("imbalance") == std::string::npos);
+  c.expected_load_imbalance = 1;
   c.planned_step_seconds.reset();  // the prediction itself has the real routes
   for (const Deviation& d : deviations(c, 0.25))
     CHECK(d.name.find("imbalance") == std::string::npos);

@@ -239,7 +239,12 @@ std::string Run::open_folder() {
 void Run::make_prediction() {
   const std::string missing = cost::unpriced(request_.cluster, request_.strategy.precision);
   if (missing.empty()) {
-    prediction_ = predict(step_, request_.model, request_.strategy, request_.cluster);
+    const int64_t ep = request_.strategy.mesh.ep;
+    const double imbalance = cost::expected_imbalance(request_.load, request_.model, ep);
+    const cost::ExpertLoad load = imbalance == 1 || ep == 1
+                                      ? cost::ExpertLoad()
+                                      : cost::busy_rank_load(request_.model, ep, imbalance);
+    prediction_ = predict(step_, request_.model, request_.strategy, request_.cluster, load);
     records_.watch(
         {step_, prediction_->timeline, prediction_->step_seconds, request_.deviation_bound});
   } else {
@@ -484,11 +489,12 @@ RunResult Run::finish() {
   return result;
 }
 
-// Beside what compare() knows: what the plan said, what an even load would give, and the load there
-// was.
+// Beside what compare() knows: what the plan said, what was predicted at its load, and the load
+// there was.
 void Run::carry_over(RunResult& result) const {
   report::Comparison& comparison = result.comparison;
-  if (result.prediction) comparison.balanced_step_seconds = result.prediction->step_seconds;
+  if (result.prediction) comparison.expected_step_seconds = result.prediction->step_seconds;
+  comparison.expected_load_imbalance = cost::expected_busiest_expert(request_.load, request_.model);
   if (const std::shared_ptr<const Json>& planned = request_.strategy.predicted)
     if (const auto found = planned->find("step_seconds");
         found != planned->end() && found->is_number())

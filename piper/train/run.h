@@ -16,6 +16,7 @@
 #include <piper/balance/rebalance_policy.h>
 #include <piper/cluster/cluster.h>
 #include <piper/comm/world.h>
+#include <piper/cost/load_distribution.h>
 #include <piper/data/corpus.h>
 #include <piper/files/file_writer.h>
 #include <piper/plan/replanner.h>
@@ -38,6 +39,8 @@ struct RunRequest {
   Json config = Json::object();  // the model's config.json, for the exported folder
   strategy::Strategy strategy;
   cluster::Cluster cluster;  // what the prediction is made with; its peak is MFU's divisor
+  cost::LoadDistribution
+      load;  // of the experts, as planned: what is predicted before the run has it
   data::Corpus corpus;
   data::Corpus validation;  // never trained on; may be empty
   std::filesystem::path folder;
@@ -98,7 +101,7 @@ struct RunResult {
   // with. All else below is of the strategy that the run ended with, but for `metrics`.
   std::vector<plan::Replanned> replanned;
   std::vector<StepMetrics> metrics;
-  // Made before the run, with balanced load; none where the cluster has no figures for the
+  // Made before the run, at the load that was planned for; none where the cluster has no figures for the
   // precision.
   std::optional<Prediction> prediction;
   // Made after it, with the loads of the measured step, and at the speed of the machine during the
