@@ -74,6 +74,11 @@ ExpertRows::ExpertRows(const model::Model& model, const strategy::Strategy& stra
           layer, placement.num_experts(), placement.num_places() - placement.num_experts(),
           placement.num_ranks(), strategy.redundant_experts, strategy.mesh.ep));
   if (!problems.empty()) throw InvalidInput(problems);
+  for (const model::Layer& layer : model.layers)
+    if (const int64_t experts = layer.feed_forward.num_experts;
+        layer.feed_forward.is_moe() && !plain_.contains(experts))
+      plain_.emplace(experts, balance::ExpertPlacement::plain(experts, strategy.mesh.ep,
+                                                              strategy.redundant_experts));
 }
 
 int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
@@ -98,16 +103,14 @@ int64_t ExpertRows::rows_of_expert(int32_t layer, int64_t expert) const {
   return strategy_.capacity.pads ? most : std::min(wanted, most);
 }
 
-balance::ExpertPlacement ExpertRows::placement(int32_t layer) const {
+const balance::ExpertPlacement& ExpertRows::placement(int32_t layer) const {
   if (const auto found = load_.placements.find(layer); found != load_.placements.end())
     return found->second;
-  return balance::ExpertPlacement::plain(
-      model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts, strategy_.mesh.ep,
-      strategy_.redundant_experts);
+  return plain_.at(model_.layers[static_cast<size_t>(layer)].feed_forward.num_experts);
 }
 
 std::vector<int64_t> ExpertRows::rows_of_rank(int32_t layer, int64_t to) const {
-  const balance::ExpertPlacement placed = placement(layer);
+  const balance::ExpertPlacement& placed = placement(layer);
   std::vector<int64_t> rows;
   for (const int32_t expert : placed.held(to)) {
     const std::span<const int32_t> copies = placed.copies_of(expert);

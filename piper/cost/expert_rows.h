@@ -37,7 +37,7 @@ class ExpertRows {
   // Every micro-batch of every rank is known apart.
   bool exact() const { return !load_.routed.empty(); }
   // Where the layer's experts are: as given, or plain.
-  balance::ExpertPlacement placement(int32_t layer) const;
+  const balance::ExpertPlacement& placement(int32_t layer) const;
   // Rows that every rank of an expert group sends to the experts of ep index `to`; of an expert
   // with several copies each has an equal part.
   int64_t rows_to(int32_t layer, int64_t to, int16_t chunk = 0) const;
@@ -74,6 +74,7 @@ class ExpertRows {
   const model::Model& model_;
   const strategy::Strategy& strategy_;
   ExpertLoad load_;
+  std::map<int64_t, balance::ExpertPlacement> plain_;  // by number of experts: where none is given
 };
 
 }  // namespace piper::cost
