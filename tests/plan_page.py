@@ -153,6 +153,12 @@ def main():
             assert alone.sections[section].get("svg"), section
         assert alone.sections["families"].get("absent")
 
+        # A page stays small, however many tasks a step has: sixteen stages of 256 micro-batches.
+        (folder / "large.json").write_text(piper("plan", "--model", "deepseek-v3", "--cluster", "dgx-h100", "--devices", 2048, "--json"))
+        piper("report", folder / "large.json", "--out", folder / "large.html")
+        assert Page((folder / "large.html").read_text()).sections["timeline"].get("svg")
+        assert (folder / "large.html").stat().st_size < 1e6, (folder / "large.html").stat().st_size
+
         # What this Piper trains: the same page, a smaller space.
         (folder / "exact.json").write_text(piper(*PLAN, "--runnable", "--json"))
         piper("report", folder / "exact.json", "--out", folder / "exact.html")

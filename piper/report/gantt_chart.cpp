@@ -5,7 +5,10 @@
 #include <piper/report/svg.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <map>
+#include <utility>
 
 namespace piper::report {
 namespace {
@@ -51,9 +54,27 @@ class Chart {
 
   std::string draw() {
     axis();
+    pixels_per_second_ = (x_.to - x_.from) / x_.high;
+    std::vector<std::vector<Lane>> lanes;  // by drawn rank
+    std::vector<double> widths;            // of all bars
+    // What is narrower than half a pixel is drawn as one; in a chart of very many bars what is
+    // narrower than one, or two.
+    for (const double coarseness : {1, 2, 4}) {
+      lanes.clear(), widths.clear();
+      for (const size_t index : ranks_) {
+        lanes.push_back(lanes_of(gantt_.ranks[index], coarseness));
+        for (const Lane& lane : lanes.back())
+          for (const DrawnBar& drawn : lane.bars) widths.push_back(pixels(drawn));
+      }
+      if (widths.size() <= kMostBars) break;
+    }
+    if (widths.size() > kMostNamedBars) {
+      std::ranges::nth_element(widths, widths.begin() + kMostNamedBars, std::greater());
+      named_width_ = widths[kMostNamedBars];
+    }
     double y = kTop;
-    for (const size_t index : ranks_) {
-      rank(gantt_.ranks[index], y);
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      rank(gantt_.ranks[ranks_[i]], lanes[i], y);
       y += kRow;
     }
     const double end = x_(gantt_.seconds);
@@ -70,37 +91,68 @@ class Chart {
     }
   }
 
-  void rank(const GanttRank& rank, double y) {
+  struct Lane {
+    double top = 0, height = 0;
+    std::vector<DrawnBar> bars;
+  };
+
+  std::vector<Lane> lanes_of(const GanttRank& rank, double coarseness) const {
+    std::map<std::pair<Stream, int32_t>, std::vector<Bar>> bars;
+    for (const Bar& bar : rank.bars) bars[{bar.stream, bar.lane}].push_back(bar);
+    std::vector<Lane> lanes;
+    for (const auto& [lane, of_lane] : bars) {
+      const auto [top, height] = lane_place(lane.first);
+      lanes.push_back({top, height, merge_narrow(of_lane, pixels_per_second_ / coarseness)});
+    }
+    return lanes;
+  }
+
+  double pixels(const DrawnBar& drawn) const { return length(drawn.bar) * pixels_per_second_; }
+
+  void rank(const GanttRank& rank, const std::vector<Lane>& lanes, double y) {
     svg_.text(kLeft - 10, y + 14, rank.label, Anchor::kEnd, "label");
     svg_.rect(x_.from, y, x_(gantt_.seconds) - x_.from, kCompute, "idle");
-    std::map<std::pair<Stream, int32_t>, std::vector<Bar>> lanes;
-    for (const Bar& bar : rank.bars) lanes[{bar.stream, bar.lane}].push_back(bar);
-    const double pixels_per_second = (x_.to - x_.from) / x_.high;
-    for (const auto& [lane, bars] : lanes) {
-      const auto [top, height] = lane_place(lane.first);
-      for (const DrawnBar& drawn : merge_narrow(bars, pixels_per_second))
-        draw(drawn, y + top, height, pixels_per_second);
+    for (const Lane& lane : lanes) {
+      // By class and fifths of how much of a bar is busy.
+      std::map<std::pair<BarClass, int64_t>, std::vector<std::pair<double, double>>> strokes;
+      for (const DrawnBar& drawn : lane.bars) {
+        if (pixels(drawn) > named_width_)
+          draw(drawn, y + lane.top, lane.height);
+        else
+          strokes[{drawn.bar.bar_class, std::llround(5 * opacity(drawn))}].push_back(
+              {x_(drawn.bar.start_seconds), x_(drawn.bar.end_seconds)});
+      }
+      for (const auto& [look, spans] : strokes)
+        svg_.strokes(spans, y + lane.top + lane.height / 2, lane.height, css_class(look.first),
+                     static_cast<double>(look.second) / 5);
     }
     const double busy = Gantt::busy_share(rank, gantt_.seconds);
     svg_.text(kWidth - kRight + 10, y + 14, fmt::format("{:.0f} % busy", busy * 100),
               Anchor::kStart, "tick");
   }
 
-  void draw(const DrawnBar& drawn, double y, double height, double pixels_per_second) {
+  // A bar of no length is full, too.
+  static double opacity(const DrawnBar& drawn) {
+    const double share = drawn.busy_seconds / length(drawn.bar);
+    return share < 0.99 ? std::max(0.2, share) : 1;
+  }
+
+  void draw(const DrawnBar& drawn, double y, double height) {
     const Bar& bar = drawn.bar;
-    const double share = drawn.busy_seconds / length(bar);
-    const bool is_full = !(share < 0.99);  // a bar of no length, too
-    svg_.rect(x_(bar.start_seconds), y, std::max(0.3, length(bar) * pixels_per_second), height,
+    const double shown = opacity(drawn);
+    svg_.rect(x_(bar.start_seconds), y, std::max(0.3, pixels(drawn)), height,
               css_class(bar.bar_class),
               fmt::format("{} · {}{}", bar.name, format_seconds(drawn.busy_seconds),
-                          is_full ? "" : " of " + format_seconds(length(bar))),
-              is_full ? 1 : std::max(0.2, share));
+                          shown == 1 ? "" : " of " + format_seconds(length(bar))),
+              shown);
   }
 
   const Gantt& gantt_;
   std::vector<size_t> ranks_;
   Scale x_;
   double bottom_;
+  double pixels_per_second_ = 0;
+  double named_width_ = -1;  // bars no wider are strokes
   Svg svg_;
 };
 

@@ -32,4 +32,8 @@ struct DrawnBar {
 // whatever the number of tasks. Bars of one lane, ascending, in; ascending out.
 std::vector<DrawnBar> merge_narrow(const std::vector<Bar>& bars, double pixels_per_second);
 
+// A chart has at most so many bars that say what they are when the pointer rests on them: the
+// widest. The others are strokes. Beyond so many bars in all, the narrow ones are drawn coarser.
+inline constexpr size_t kMostNamedBars = 2000, kMostBars = 40'000;
+
 }  // namespace piper::report

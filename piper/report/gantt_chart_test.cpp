@@ -105,3 +105,24 @@ TEST_CASE("of many ranks the first, the last and some between are drawn") {
   CHECK(svg.find(">rank 0<") != std::string::npos);
   CHECK(svg.find(">rank 511<") != std::string::npos);
 }
+
+TEST_CASE(
+    "of very many bars the widest have names, the others are strokes; the chart stays small") {
+  Gantt gantt{.seconds = 100};
+  for (int r = 0; r < 16; ++r) {
+    GanttRank rank{.rank = r, .label = "rank", .bars = {}};
+    for (int i = 0; i < 100'000; ++i) {
+      const double start = i * 1e-3;
+      rank.bars.push_back(bar(start, start + (i % 500 == 0 ? 8e-4 : 3e-4),
+                              i / 250 % 2 == 0 ? BarClass::kForwardLayers : BarClass::kUpdate));
+    }
+    rank.bars.push_back(bar(100, 101, BarClass::kForwardExperts, "the widest"));
+    gantt.ranks.push_back(std::move(rank));
+  }
+  gantt.seconds = 101;
+  const std::string svg = gantt_chart(gantt, {});
+  CHECK(count(svg, "<title>the widest") == 16);
+  CHECK(count(svg, "<rect class=\"bar-") <= kMostNamedBars);
+  CHECK(count(svg, "<path class=\"bar-forward\"") >= 16);
+  CHECK(svg.size() < 800'000);
+}

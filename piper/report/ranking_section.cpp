@@ -128,7 +128,7 @@ std::string choices_table(const std::vector<PlanRow>& choices) {
                               {"who can run it"}}};
   const std::optional<double>& best = choices.front().step_seconds;
   for (const PlanRow& c : choices)
-    table.rows.push_back({.cells = {{c.what, "strong"},
+    table.rows.push_back({.cells = {{c.what, "words"},
                                     {words_of(c)},
                                     {percent(c.mfu)},
                                     {seconds(c.step_seconds)},

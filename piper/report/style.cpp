@@ -51,6 +51,7 @@ th, td { padding: 5px 10px; border-bottom: 1px solid var(--rule); white-space: p
 td.number { white-space: nowrap; }
 .strong { font-weight: 600; }
 td.strong { white-space: nowrap; }
+td.words { font-weight: 600; min-width: 9em; }
 tr.chosen td { background: var(--chosen); }
 td.large-error { color: var(--warn); background: var(--warn-ground); font-weight: 600; }
 details { margin: 8px 0; }
@@ -70,15 +71,16 @@ svg .cell { fill: var(--heat-ink); font-size: 11px; font-variant-numeric: tabula
 .step-end { stroke: var(--ink); stroke-width: 1.5; stroke-dasharray: 4 3; }
 rect:hover { opacity: .75; }
 .idle { fill: var(--idle); background: var(--idle); }
-.bar-forward { fill: var(--forward); background: var(--forward); }
-.bar-forward-experts { fill: var(--forward-experts); background: var(--forward-experts); }
-.bar-recompute { fill: var(--recompute); background: var(--recompute); }
-.bar-backward { fill: var(--backward); background: var(--backward); }
-.bar-backward-experts { fill: var(--backward-experts); background: var(--backward-experts); }
-.bar-update { fill: var(--update); background: var(--update); }
-.bar-all-to-all { fill: var(--exchange); background: var(--exchange); }
-.bar-send-and-receive { fill: var(--transfer); background: var(--transfer); }
-.bar-all-reduce { fill: var(--reduction); background: var(--reduction); }
+rect[class^="bar-"] { stroke: none; }
+.bar-forward { fill: var(--forward); background: var(--forward); stroke: var(--forward); }
+.bar-forward-experts { fill: var(--forward-experts); background: var(--forward-experts); stroke: var(--forward-experts); }
+.bar-recompute { fill: var(--recompute); background: var(--recompute); stroke: var(--recompute); }
+.bar-backward { fill: var(--backward); background: var(--backward); stroke: var(--backward); }
+.bar-backward-experts { fill: var(--backward-experts); background: var(--backward-experts); stroke: var(--backward-experts); }
+.bar-update { fill: var(--update); background: var(--update); stroke: var(--update); }
+.bar-all-to-all { fill: var(--exchange); background: var(--exchange); stroke: var(--exchange); }
+.bar-send-and-receive { fill: var(--transfer); background: var(--transfer); stroke: var(--transfer); }
+.bar-all-reduce { fill: var(--reduction); background: var(--reduction); stroke: var(--reduction); }
 .memory-weights { fill: var(--forward-experts); background: var(--forward-experts); }
 .memory-gradients { fill: var(--forward); background: var(--forward); }
 .memory-optimizer { fill: var(--update); background: var(--update); }

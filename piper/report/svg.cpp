@@ -2,6 +2,10 @@
 #include <piper/report/html.h>
 #include <piper/report/svg.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
 namespace piper::report {
 namespace {
 
@@ -12,6 +16,13 @@ std::string number(double value) {
   while (text.back() == '0') text.pop_back();
   if (text.back() == '.') text.pop_back();
   return text == "-0" ? "0" : text;
+}
+
+// ".5" for 5.
+std::string tenths(int64_t value) {
+  std::string text = number(static_cast<double>(value) / 10);
+  if (text.starts_with("0.")) text.erase(0, 1);
+  return text;
 }
 
 const char* name(Anchor anchor) {
@@ -62,6 +73,33 @@ void Svg::polyline(const std::vector<std::pair<double, double>>& points,
                    std::string_view css_class) {
   out_ += fmt::format("<polyline class=\"{}\" points=\"", escape(css_class));
   for (const auto& [x, y] : points) out_ += number(x) + "," + number(y) + " ";
+  out_ += "\"/>\n";
+}
+
+void Svg::strokes(const std::vector<std::pair<double, double>>& spans, double y, double thickness,
+                  std::string_view css_class, double opacity) {
+  out_ +=
+      fmt::format("<path class=\"{}\" stroke-width=\"{}\"", escape(css_class), number(thickness));
+  if (opacity < 1) out_ += fmt::format(" stroke-opacity=\"{}\"", number(opacity));
+  out_ += " d=\"";
+  // In tenths of a pixel, each from where the one before ends as it is written, so that rounding
+  // does not add up; what touches is one.
+  int64_t at = 0, end = 0;
+  const auto flush = [&] {
+    if (end > at) out_ += "h" + tenths(end - at);
+    at = end;
+  };
+  for (const auto& [from, to] : spans) {
+    const int64_t begin = std::max<int64_t>(std::llround(10 * from), end);
+    if (begin > end || at == 0) {
+      flush();
+      out_ += at == 0 ? fmt::format("M{} {}", tenths(begin), number(y))
+                      : fmt::format("m{} 0", tenths(begin - at));
+      at = end = begin;
+    }
+    end = std::max<int64_t>(std::llround(10 * to), begin + 1);
+  }
+  flush();
   out_ += "\"/>\n";
 }
 

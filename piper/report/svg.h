@@ -25,6 +25,9 @@ class Svg {
   void text(double x, double y, std::string_view text, Anchor anchor = Anchor::kStart,
             std::string_view css_class = {});
   void polyline(const std::vector<std::pair<double, double>>& points, std::string_view css_class);
+  // Strokes along y, each from its first to its second x, ascending; `opacity` of all of them.
+  void strokes(const std::vector<std::pair<double, double>>& spans, double y, double thickness,
+               std::string_view css_class, double opacity = 1);
   void circle(double x, double y, double radius, std::string_view css_class,
               std::string_view title = {});
 
