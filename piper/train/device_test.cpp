@@ -2,6 +2,8 @@
 // on a CUDA device, held to those of the CPU.
 #include <ATen/Context.h>
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/json.h>
 #include <piper/comm/launch.h>
 #include <piper/comm/network.h>
@@ -98,16 +100,30 @@ Trained on_device(const Case& of, int64_t steps,
   return trained;
 }
 
-// With ZeRO a rank has the sums of its share of gradients alone.
+std::string exactly(const std::vector<double>& values) {
+  return fmt::format("{:.17g}", fmt::join(values, " "));
+}
+
+// How far apart two tensors are, relative to the largest element.
+double apart(const at::Tensor& one, const at::Tensor& other) {
+  const at::Tensor a = one.to(at::kDouble), b = other.to(at::kDouble);
+  return ((a - b).abs().max() / b.abs().max()).item<double>();
+}
+
+// With ZeRO a rank has the sums of its share of gradients alone. One failure says all that differs.
 void check_same_bits(const Trained& one, const Trained& other, bool has_all_gradients) {
-  CHECK(one.losses == other.losses);
-  CHECK(one.norms == other.norms);
   REQUIRE(one.values.size() == other.values.size());
+  std::string differ;
   for (const auto& [name, value] : one.values) {
-    CAPTURE(name);
-    CHECK(at::equal(value, other.values.at(name)));
-    if (has_all_gradients) CHECK(at::equal(one.gradients.at(name), other.gradients.at(name)));
+    if (!at::equal(value, other.values.at(name)))
+      differ += fmt::format(" {} by {:.1e}", name, apart(value, other.values.at(name)));
+    if (!has_all_gradients) continue;
+    const at::Tensor &g = one.gradients.at(name), &h = other.gradients.at(name);
+    if (!at::equal(g, h)) differ += fmt::format(" gradient of {} by {:.1e}", name, apart(g, h));
   }
+  if (one.losses != other.losses || one.norms != other.norms || !differ.empty())
+    FAIL_CHECK("losses ", exactly(one.losses), " for ", exactly(other.losses), ", norms ",
+               exactly(one.norms), " for ", exactly(other.norms), "; differ:", differ);
 }
 
 void check_no_races() {
