@@ -108,12 +108,18 @@ function(piper_dear_includes header result)
   set(${result} "${dear}" PARENT_SCOPE)
 endfunction()
 
-# The precompiled header of the kind that a file's dear includes ask for: torch_headers, json_headers or plain_headers.
+# The precompiled header of the kind that a file's dear includes ask for: of torch, of the JSON library, of both or of neither.
+set(PIPER_KINDS_OF_HEADERS plain_headers json_headers torch_headers torch_json_headers)
 function(piper_kind_of_headers dear result)
   if(torch IN_LIST dear)
     set(name torch_headers)
+    set(also)
+    if(json IN_LIST dear)
+      set(name torch_json_headers)
+      set(also <nlohmann/json.hpp>)
+    endif()
     if(PIPER_TRAIN)
-      piper_precompiled(${name} LIBRARIES piper_flags Libtorch::torch HEADERS <piper/nn/aten.h> <nlohmann/json.hpp> ${PIPER_COMMON_HEADERS})
+      piper_precompiled(${name} LIBRARIES piper_flags Libtorch::torch HEADERS <piper/nn/aten.h> ${also} ${PIPER_COMMON_HEADERS})
     endif()
   elseif(json IN_LIST dear)
     set(name json_headers)
@@ -125,8 +131,8 @@ function(piper_kind_of_headers dear result)
   set(${result} ${name} PARENT_SCOPE)
 endfunction()
 
-# Precompiled headers for the sources of <target>, each what it includes and no more: loading one with torch costs a second and a half,
-# one with the JSON library half of one, and most files need neither. (CMake knows one precompiled header a target: what it would say
+# Precompiled headers for the sources of <target>, each what it includes and no more: what a precompiled header leaves to be instantiated,
+# the compiler instantiates in every file, 2 s of processor time for torch and 1.5 s for the JSON library, and most files need neither. (CMake knows one precompiled header a target: what it would say
 # to the compiler is said here by file.) A source with SKIP_PRECOMPILE_HEADERS is left alone.
 function(piper_share_headers target)
   if(PIPER_UNITY AND NOT target MATCHES "_test$")
@@ -183,14 +189,14 @@ function(piper_check_headers folder)
   if(NOT TARGET piper_headers)
     add_custom_target(piper_headers)
   endif()
-  foreach(kind plain_headers json_headers torch_headers)
-    if(NOT sources_${kind} OR (kind STREQUAL torch_headers AND NOT PIPER_TRAIN))
+  foreach(kind ${PIPER_KINDS_OF_HEADERS})
+    if(NOT sources_${kind} OR (kind MATCHES "^torch" AND NOT PIPER_TRAIN))
       continue()
     endif()
     set(target piper_${folder}_check_${kind})
     add_library(${target} OBJECT EXCLUDE_FROM_ALL ${sources_${kind}})
     target_link_libraries(${target} PRIVATE ${ARGN})
-    if(kind STREQUAL torch_headers AND folder STREQUAL cli)  # of what train alone brings
+    if(kind MATCHES "^torch" AND folder STREQUAL cli)  # of what train alone brings
       target_link_libraries(${target} PRIVATE piper_train)
     endif()
     target_precompile_headers(${target} REUSE_FROM piper_${kind})
