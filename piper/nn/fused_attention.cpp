@@ -24,7 +24,7 @@ constexpr int64_t kPaddedRows = 32;
 CausalAttention flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
                       double scale) {
   const auto made = at::_scaled_dot_product_flash_attention(q, k, v, 0.0, causal, false, scale);
-  return {heads_last(std::get<0>(made)), std::get<1>(made).narrow(2, 0, q.size(2))};
+  return {heads_last(std::get<0>(made)), std::get<1>(made).narrow(2, 0, q.size(2)).contiguous()};
 }
 
 CausalAttentionGradients flash_backward(const at::Tensor& g_out, const at::Tensor& q,
@@ -43,7 +43,7 @@ CausalAttention memory_efficient(const at::Tensor& q, const at::Tensor& k, const
   const auto made = at::_scaled_dot_product_efficient_attention(
       q, repeat_heads(k, q.size(1)), repeat_heads(v, q.size(1)), /*attn_bias=*/{},
       /*compute_log_sumexp=*/true, 0.0, causal, scale);
-  return {heads_last(std::get<0>(made)), std::get<1>(made).narrow(2, 0, q.size(2))};
+  return {heads_last(std::get<0>(made)), std::get<1>(made).narrow(2, 0, q.size(2)).contiguous()};
 }
 
 CausalAttentionGradients memory_efficient_backward(const at::Tensor& g_out, const at::Tensor& q,
