@@ -122,6 +122,7 @@ Strategy one_f_one_b(const Model& model, paper::Degrees d, int64_t micro_batches
   s.micro_batch_sequences = 1;
   s.num_micro_batches = micro_batches;
   s.global_batch_sequences = d.ep * micro_batches;
+  s.all_to_all = strategy::AllToAll::kNodeAware;  // as a library sends, not by distance
   return s;
 }
 
