@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/base/json.h>
 #include <piper/data/indexed_dataset_writer.h>
 #include <piper/data/test_text.h>
 #include <piper/train/batches.h>

@@ -3,6 +3,7 @@
 // and auxiliary loss; every parameter compared under its own name.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/equivalence_run.h>
 

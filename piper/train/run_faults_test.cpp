@@ -4,9 +4,7 @@
 #include <piper/base/json.h>
 #include <piper/checkpoint/checkpoint_folder.h>
 #include <piper/cost/example_model.h>
-#include <piper/cost/executor_estimator.h>
 #include <piper/model/import.h>
-#include <piper/plan/prediction.h>
 #include <piper/train/replicas.h>
 #include <piper/train/run.h>
 #include <tests/test_folder.h>
@@ -488,16 +486,17 @@ TEST_CASE("a machine slower than its description is said while the run goes on")
   CHECK_FALSE(report::deviations(result.comparison, 0.25).empty());
 }
 
-TEST_CASE(
-    "what is predicted before a run has the load that was planned for, as plan and estimate") {
+TEST_CASE("what is predicted before a run has the load that was planned for") {
   const testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 2, .dp = 2});
   r.num_steps = 1;
   r.load = cost::parse_load("hot-rank:1.5");
   const RunResult result = run_training(r);
-  cost::ExecutorEstimator estimator(r.model, r.cluster, r.strategy.precision, r.strategy.sequence);
-  const double balanced = plan::predict(estimator, r.model, r.cluster, r.strategy, 1).step_seconds,
-               hot = plan::predict(estimator, r.model, r.cluster, r.strategy, 1.5).step_seconds;
+  const schedule::StepGraph step = checked_step(r.model, r.strategy);
+  const auto seconds = [&](const cost::ExpertLoad& load) {
+    return predict(step, r.model, r.strategy, r.cluster, load).step_seconds;
+  };
+  const double balanced = seconds({}), hot = seconds(cost::busy_rank_load(r.model, 2, 1.5));
   CHECK(hot > balanced);
   CHECK(result.comparison.expected_step_seconds.value_or(0) == doctest::Approx(hot));
   CHECK(result.comparison.expected_load_imbalance == 1);  // of one rank's experts, each alike
