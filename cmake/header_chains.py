@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes the sources that show that every header compiles by itself. Usage: header_chains.py ROOT FOLDER_TO_WRITE NAME_OF_FOLDER ...
 
-A header of which another one is reached by includes may stand behind that one in a source: what comes before it there comes before its
-first line anyway. So one source checks a chain of headers, each reached from the next, and there are as few chains as it takes (a
-matching, by Dilworth's theorem). Of one kind only, since each kind has a precompiled header of its own. Prints a line a source: the kind
-and the path."""
+If header B includes header A, directly or not, then A may stand in front of B in one source: B brings A by itself anyway. So one source
+checks a chain of headers, each of which includes the one before it. A maximum matching gives the fewest chains (Dilworth's theorem). All
+headers of a chain are of one kind, since each kind has a precompiled header of its own. The program prints a line for each source: its
+kind and its path."""
 import os
 import pathlib
 import re

@@ -130,8 +130,8 @@ function(piper_kind_of_headers dear result)
 endfunction()
 
 # Precompiled headers for the sources of <target>, each what it includes and no more: what a precompiled header leaves to be instantiated,
-# the compiler instantiates in every file, 2 s of processor time for torch and 1.5 s for the JSON library, and most files need neither. (CMake knows one precompiled header a target: what it would say
-# to the compiler is said here by file.) A source with SKIP_PRECOMPILE_HEADERS is left alone.
+# the compiler instantiates in every file. That takes 2 s of processor time for torch and 1.5 s for the JSON library, and most files need
+# neither. (CMake knows one precompiled header a target: what it would say to the compiler is said here by file.) A source with SKIP_PRECOMPILE_HEADERS is left alone.
 function(piper_share_headers target)
   if(PIPER_UNITY AND NOT target MATCHES "_test$")
     piper_unite(${target})

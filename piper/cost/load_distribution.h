@@ -88,7 +88,8 @@ std::map<int64_t, double> expected_imbalances(const LoadDistribution& load,
 // Of one ep; 1 for a model without experts.
 double expected_imbalance(const LoadDistribution& load, const model::Model& model, int64_t ep);
 
-// Likewise the rows of a step's busiest expert over its layer's mean; of the layer where it has most.
+// Likewise the expected rows of a step's busiest expert over the mean of its layer, of the layer
+// where it has most.
 double expected_busiest_expert(const LoadDistribution& load, const model::Model& model);
 
 // All experts of one rank of `ep` have so many times their even share, and no more than all rows.

@@ -63,8 +63,8 @@ static_assert(
     }(),
     "every field has its place with every trainer");
 
-// What a trainer does in its own way where a field is noted, or why it refuses it; any other field is
-// its own choice, or has no word there.
+// What a trainer does instead where a field is noted, or why it refuses the field. For a field that
+// is not here, the trainer makes its own choice, or has no word.
 struct Instead {
   std::string_view field, does;
 };

@@ -36,8 +36,8 @@ struct Hosts {
 };
 Hosts hosts_of(const strategy::Strategy& strategy, const cluster::Cluster* machine);
 
-// For bash. torchrun starts the ranks of the host that runs it; hosts have their numbers in the order
-// in which the plan places ranks on them. A comment says how Slurm runs it on all of them.
+// For bash. torchrun starts the ranks of the host that runs it. The hosts are numbered in the order
+// in which the plan places ranks on them; a comment says how Slurm runs the script on all of them.
 std::string text_of(const StartScript& script, const strategy::Strategy& strategy,
                     const cluster::Cluster* machine);
 

@@ -14,14 +14,14 @@
 //
 // All that is measured is of one step, "measured_step" of "num_steps" (the median), and the
 // prediction has its routes. "planned_step_seconds" is what the strategy file carries from its
-// planner, whose cluster may have been another one; "expected_step_seconds" is the prediction
-// made before the run, at the load that the strategy was planned for, in which the busiest expert is
-// expected to have "expected_load_imbalance" times the mean; "measured_load_imbalance" is what it had
-// in that step (of the layer where it had most, both). The time components add up to the step: a moment in which a
-// rank computes counts as that, in which it communicates and computes nothing as communication, and
-// the rest as idle; means over the ranks. "no_prediction": why nothing was predicted, in words.
-// "machine_slowdown": what compute took during the run over what it took in the profile, where that
-// was measured; "predicted_..." counts it.
+// planner, whose cluster may have been another one; "expected_step_seconds" is the prediction made
+// before the run, at the load that the strategy was planned for, in which the busiest expert is
+// expected to have "expected_load_imbalance" times the mean; "measured_load_imbalance" is what it
+// had in that step. Both are of the layer where it had most. The time components add up to the
+// step: a moment in which a rank computes counts as that, in which it communicates and computes
+// nothing as communication, and the rest as idle; means over the ranks. "no_prediction": why
+// nothing was predicted, in words. "machine_slowdown": what compute took during the run over what
+// it took in the profile, where that was measured; "predicted_..." counts it.
 //
 // Every figure may be absent (not known). `components` are the parts that are live at the peak and
 // sum to it.

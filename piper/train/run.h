@@ -101,8 +101,8 @@ struct RunResult {
   // with. All else below is of the strategy that the run ended with, but for `metrics`.
   std::vector<plan::Replanned> replanned;
   std::vector<StepMetrics> metrics;
-  // Made before the run, at the load that was planned for; none where the cluster has no figures for the
-  // precision.
+  // Made before the run, at the load that was planned for; none where the cluster has no figures
+  // for the precision.
   std::optional<Prediction> prediction;
   // Made after it, with the loads of the measured step, and at the speed of the machine during the
   // run where that was measured.
