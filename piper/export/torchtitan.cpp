@@ -88,12 +88,6 @@ std::optional<Split> split_of(const Strategy& s) {
   return std::nullopt;
 }
 
-// Layers of a stage from which it infers so many stages, by rounding up; 0 where there are none.
-int64_t layers_per_stage(int64_t layers, int64_t num_stages) {
-  const int64_t of_a_stage = (layers + num_stages - 1) / num_stages;
-  return (layers + of_a_stage - 1) / of_a_stage == num_stages ? of_a_stage : 0;
-}
-
 class Writer {
  public:
   explicit Writer(const Job& job) : job_(job), model_(job.model), s_(job.strategy) {}
@@ -186,7 +180,7 @@ class Writer {
     const int64_t num_stages = std::ssize(s_.layers_per_stage);
     const int64_t effective = model_.num_layers() + used.first_less + used.last_less;
     if (s_.mesh.vpp > 2) {
-      const int64_t of_a_stage = layers_per_stage(effective, num_stages);
+      const int64_t of_a_stage = strategy::layers_that_make(num_stages, effective);
       if (of_a_stage == 0)
         exported_.cannot.push_back(fmt::format(
             "vpp {}: torchtitan infers the chunks from the layers of one, and no number of them "

@@ -147,6 +147,11 @@ std::vector<int64_t> even_split(int64_t layers, int64_t pp) {
   return split;
 }
 
+int64_t layers_that_make(int64_t num_stages, int64_t layers) {
+  const int64_t of_a_stage = (layers + num_stages - 1) / num_stages;
+  return (layers + of_a_stage - 1) / of_a_stage == num_stages ? of_a_stage : 0;
+}
+
 namespace {
 
 // Degrees of one that a file may leave out are left out.

@@ -493,6 +493,9 @@ constexpr bool deduplicates(const Strategy& s) {
 // two ends, and under 1F1B the first stage holds the most activations. 7 layers on 4 stages: 1 2 2
 // 2; on 5: 1 1 2 2 1. Requires 1 <= pp <= layers.
 std::vector<int64_t> even_split(int64_t layers, int64_t pp);
+// The fewest layers a stage from which a trainer that divides and rounds up makes so many stages;
+// 0 where no number does: 56 layers never become 40 stages. Requires both to be at least 1.
+int64_t layers_that_make(int64_t num_stages, int64_t layers);
 
 Json to_json(const Strategy& strategy);
 // Required: the degrees pp, ep, dp, the split of the layers, the pipeline schedule, `recompute`,

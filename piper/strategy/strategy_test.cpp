@@ -125,6 +125,14 @@ TEST_CASE("a document that is no object is one problem") {
         "s.json: the document is of type array; allowed: an object");
 }
 
+TEST_CASE("a number of stages follows from layers a stage, or does not") {
+  CHECK(layers_that_make(16, 48) == 3);
+  CHECK(layers_that_make(16, 47) == 3);
+  CHECK(layers_that_make(20, 48) == 0);  // 2 a stage make 24, 3 make 16
+  CHECK(layers_that_make(40, 56) == 0);
+  CHECK(layers_that_make(1, 7) == 7);
+}
+
 TEST_CASE("the default split is even, and the ends take the remainder last") {
   CHECK(even_split(8, 4) == std::vector<int64_t>{2, 2, 2, 2});
   CHECK(even_split(7, 4) == std::vector<int64_t>{1, 2, 2, 2});

@@ -210,6 +210,12 @@ constexpr auto kFacts = std::to_array<Fact>({
     {"vpp", kChunks, kCount, [](const Known& k) { return k.strategy->mesh.vpp; }},
     {"virtual_stages", kChunks, kCount,
      [](const Known& k) { return k.strategy->mesh.num_virtual_stages(); }},
+    // Some number of layers a stage, rounded up, makes as many virtual stages.
+    {"chunks_from_layers", kChunks, kYesNo,
+     [](const Known& k) {
+       return int64_t{strategy::layers_that_make(k.strategy->mesh.num_virtual_stages(),
+                                                 k.model->num_layers()) > 0};
+     }},
     {"recompute", kLayers, kWord, [](const Known& k) { return index(k.strategy->recompute); },
      names_of<strategy::Recompute>},
     // On any stage.

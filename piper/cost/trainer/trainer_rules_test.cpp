@@ -175,6 +175,21 @@ TEST_CASE("Megatron: rules of the router") {
   CHECK(says(world.ruled().warns, "normalises to 1"));
 }
 
+TEST_CASE("torchtitan: more than two chunks a rank have to follow from the layers of one") {
+  World world;  // 32 layers
+  world.trainer = load_trainer("torchtitan");
+  Strategy& s = world.strategy;
+  s.schedule = strategy::PipelineSchedule::kInterleaved;
+  const auto forbids = [&](int64_t vpp) {
+    s.mesh = {.pp = 4, .ep = 2, .dp = 2, .vpp = vpp};
+    return says(world.ruled().forbids, "torchtitan infers the chunks");
+  };
+  CHECK_FALSE(forbids(2));
+  CHECK_FALSE(forbids(4));
+  CHECK(forbids(5));  // 2 layers a stage make 16 of them, 1 makes 32
+  CHECK(forbids(3));  // 3 make 11
+}
+
 // The search asks in steps what rule() answers at once.
 TEST_CASE("what a search is told in steps is what rules say of the whole") {
   World world;
