@@ -55,8 +55,9 @@ std::string keeps_of(const TrainerProfile& t) {
 
 std::string error_of(const TrainerProfile& t) {
   if (t.published.rows == 0) return "no published runs";
-  return fmt::format("{} in the median of {} runs", format_percent(t.published.median_error),
-                     t.published.rows);
+  return fmt::format("{} in the median of {} runs{}", format_percent(t.published.median_error),
+                     t.published.rows,
+                     t.published.of.empty() ? "" : " that " + t.published.of + " stands for");
 }
 
 Json to_json(const TrainerProfile& t) {
@@ -72,7 +73,9 @@ Json to_json(const TrainerProfile& t) {
             {"host_seconds_per_mixture_layer", t.host_seconds_per_mixture_layer},
             {"fixed_bytes", t.fixed_bytes}};
   if (t.published.rows > 0)
-    json["published"] = {{"rows", t.published.rows}, {"median_error", t.published.median_error}};
+    json["published"] = {{"rows", t.published.rows},
+                         {"median_error", t.published.median_error},
+                         {"of", t.published.of.empty() ? t.name : t.published.of}};
   return json;
 }
 

@@ -26,7 +26,7 @@ using validate::Errors;
 using validate::PricedRow;
 
 struct Flags {
-  std::string file;
+  std::string file, trainer;
   bool rows = false, fit = false, statements = false, phases = false, json = false;
 };
 
@@ -183,8 +183,8 @@ int run(const Flags& flags) {
                          : validate::parse_rows(read_json_input(flags.file), flags.file);
   if (rows.empty()) throw InvalidInput(flags.file + ": 'rows' is empty; nothing to price");
   report::Progress bar({.label = "validate", .total = std::ssize(rows), .unit = "rows"});
-  const std::vector<PricedRow> priced =
-      validate::price_rows(rows, [&](int64_t done) { bar.set(done, ""); });
+  const std::vector<PricedRow> priced = validate::price_rows(
+      rows, [&](int64_t done) { bar.set(done, ""); }, flags.trainer);
   bar.finish();
   const validate::Summary summary = validate::summarise(priced);
   if (flags.json) {
@@ -221,6 +221,9 @@ Run add_validate(Subcommand command) {
       .add_flag("--phases", flags->phases,
                 "phases of one layer beside a trace (built in: DeepSeek-V3 on H800)")
       .excludes(statements);
+  command.add_option("--trainer", flags->trainer,
+                     "price every row by this trainer [the one that ran it]; see piper trainer "
+                     "--list");
   command.add_flag("--rows", flags->rows, "every row, not only the tables");
   command.add_flag(
       "--fit", flags->fit,

@@ -36,8 +36,8 @@ constexpr Device kDevices[] = {{"gb300", "gb300"},    {"gb200", "gb200"},    {"b
 
 class Interpreter {
  public:
-  explicit Interpreter(const MeasuredRow& row)
-      : r_(row), text_(lower(row.source + " " + row.note)) {}
+  Interpreter(const MeasuredRow& row, const std::string& trainer)
+      : r_(row), text_(lower(row.source + " " + row.note)), trainer_(trainer) {}
 
   Case interpret() {
     RowModel model = model_of(r_);
@@ -46,7 +46,7 @@ class Interpreter {
     if (!model.not_priced.empty()) return give_up(model.not_priced);
     c_.is_moe = c_.model.num_moe_layers() > 0;
     if (!device()) return c_;
-    c_.trainer = cost::load_trainer(trainer_name());
+    c_.trainer = cost::load_trainer(trainer_.empty() ? trainer_name() : trainer_);
     if (!quantity()) return c_;
     if (!words()) return c_;
     if (!degrees()) return c_;
@@ -356,12 +356,14 @@ class Interpreter {
 
   static constexpr double kGiB = 1024.0 * 1024 * 1024;
   const MeasuredRow& r_;
-  std::string text_;
+  std::string text_, trainer_;
   Case c_;
 };
 
 }  // namespace
 
-Case interpret(const MeasuredRow& row) { return Interpreter(row).interpret(); }
+Case interpret(const MeasuredRow& row, const std::string& trainer) {
+  return Interpreter(row, trainer).interpret();
+}
 
 }  // namespace piper::validate

@@ -40,6 +40,8 @@ struct Case {
   std::string not_priced;  // why; the rest is then not filled in
 };
 
-Case interpret(const MeasuredRow& row);
+// `trainer` is who prices the row; "": the one that its source names. Throws InvalidInput for a
+// name that no profile has.
+Case interpret(const MeasuredRow& row, const std::string& trainer = "");
 
 }  // namespace piper::validate

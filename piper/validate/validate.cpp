@@ -69,9 +69,9 @@ void set_errors(PricedRow& p, Quantity quantity, double measured) {
   p.step_error = falls ? ratio - 1 : 1 / ratio - 1;
 }
 
-PricedRow price_row(const MeasuredRow& row) {
-  PricedRow p{.row = row};
-  const Case c = interpret(row);
+PricedRow price_row(const MeasuredRow& row, const std::string& trainer) {
+  PricedRow p{.row = row, .asked_trainer = trainer};
+  const Case c = interpret(row, trainer);
   p.assumed_fields = c.assumed;
   p.not_priced_because = c.not_priced;
   if (!p.is_priced()) return p;
@@ -162,10 +162,11 @@ std::string family_of(const PricedRow& p) {
 }  // namespace
 
 std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
-                                  const std::function<void(int64_t)>& progress) {
+                                  const std::function<void(int64_t)>& progress,
+                                  const std::string& trainer) {
   std::vector<PricedRow> priced;
   for (const MeasuredRow& row : rows) {
-    priced.push_back(price_row(row));
+    priced.push_back(price_row(row, trainer));
     if (progress) progress(std::ssize(priced));
   }
   note_same_runs(priced);
@@ -174,7 +175,7 @@ std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
 
 std::optional<double> exact_efficiency(const PricedRow& row) {
   if (!row.is_priced() || row.is_memory || !row.row.measured_value) return std::nullopt;
-  const Case c = interpret(row.row);
+  const Case c = interpret(row.row, row.asked_trainer);
   cost::TrainerEstimator estimator(c.model, c.cluster, c.trainer, c.strategy.precision,
                                    c.strategy.sequence);
   const bool falls = c.quantity == Quantity::kStepSeconds;  // with efficiency
@@ -274,7 +275,7 @@ std::vector<std::pair<std::string, Errors>> leave_one_source_out(
 }
 
 PricedRow reprice_without(const PricedRow& p, const std::string& source) {
-  const Case c = interpret(p.row);
+  const Case c = interpret(p.row, p.asked_trainer);
   std::vector<double> others, of_device, of_all;
   for (const std::string& name : cost::builtin_trainers()) {
     const cost::TrainerProfile s = cost::load_trainer(name);

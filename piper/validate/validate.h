@@ -30,11 +30,14 @@ struct PricedRow {
   bool calibration_row = false, is_memory = false, is_moe = false;
   std::string predicted_outcome;  // fit rows: "ran" or "oom"
   std::string trainer, device, precision;
+  std::string asked_trainer;  // of price_rows()
   bool is_priced() const { return not_priced_because.empty(); }
 };
 
+// By `trainer`, or where it is "" each by the one that its source names.
 std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
-                                  const std::function<void(int64_t done)>& progress = {});
+                                  const std::function<void(int64_t done)>& progress = {},
+                                  const std::string& trainer = "");
 
 // Of absolute errors of step time (rates and utilisations by the time that they imply), or of
 // memory.

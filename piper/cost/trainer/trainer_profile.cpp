@@ -172,7 +172,8 @@ TrainerProfile parse_trainer(const Json& json, const std::string& source) {
   s.use = reader.text("use", "");
   if (const Json* published = reader.object("published")) {
     ObjectReader of(*published, "published", &problems);
-    s.published = {of.integer("rows", 1, 1'000'000), of.number("median_error", 0, 100)};
+    s.published = {of.integer("rows", 1, 1'000'000), of.number("median_error", 0, 100),
+                   of.text("of", "")};
     of.refuse_unknown();
   }
   if (const Json* all = reader.object("calibration"))

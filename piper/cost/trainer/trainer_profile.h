@@ -100,6 +100,7 @@ struct TrainerProfile {
   struct Published {
     int64_t rows = 0;
     double median_error = 0;
+    std::string of;  // the profile that stands for who ran them; "": this one
   } published;
   Offers offers;                              // what a search tries under this trainer
   std::shared_ptr<const TrainerRules> rules;  // and what of that it refuses; null: nothing
