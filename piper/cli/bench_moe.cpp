@@ -55,16 +55,12 @@ strategy::Strategy strategy_of(const Flags& flags, int64_t tokens) {
   return s;
 }
 
-// A line about the strategy, in this command's words.
-std::string in_own_flags(const std::string& line) {
-  std::string words = in_flags(line);
-  for (const auto& [flag, own] :
-       {std::pair{"--etp", "--tp"}, {"--ep", "--ranks"}, {"--sequence", "--tokens"}})
-    for (size_t at = words.find(flag); at != std::string::npos; at = words.find(flag, at + 1)) {
-      const size_t end = at + std::string_view(flag).size();
-      if (end == words.size() || words[end] != '-') words.replace(at, end - at, own);
-    }
-  return words;
+// The flag of this command that sets a field of the strategy.
+std::string own_flag_of(std::string_view key) {
+  if (key == "mesh.etp") return "--tp";
+  if (key == "mesh.ep") return "--ranks";
+  if (key == "sequence") return "--tokens";
+  return flag_of(key);
 }
 
 void check(const Flags& flags) {
@@ -90,9 +86,8 @@ void check(const Flags& flags) {
         "--ranks is {}; allowed: {}a divisor of --experts, which is {}", flags.ranks,
         flags.tp > 1 ? fmt::format("--tp {} times ", flags.tp) : "", flags.shape.num_experts));
   if (problems.empty() && !flags.is_plain_rank())
-    for (const std::string& line : strategy::contradictions(strategy_of(flags, flags.shape.tokens),
-                                                            nn::mixture_layer_model(flags.shape)))
-      problems.push_back(in_own_flags(line));
+    problems = strategy::texts_of(strategy::contradictions(
+        strategy_of(flags, flags.shape.tokens), nn::mixture_layer_model(flags.shape), own_flag_of));
   if (!problems.empty()) throw InvalidInput(problems);
 }
 

@@ -63,7 +63,7 @@ void require_sound(const Strategy& s, const model::Model& model, const cluster::
     problems.push_back(
         fmt::format("--tp is {} and --etp {}; allowed: one that divides the other", tp, etp));
   else
-    problems = strategy::contradictions(s, model);
+    problems = strategy::texts_of(strategy::contradictions(s, model));
   if (s.mesh.world() > machine.num_devices())
     problems.push_back(fmt::format("{} ranks; allowed: at most the {} devices of {}",
                                    s.mesh.world(), machine.num_devices(), machine.name));
@@ -84,7 +84,7 @@ std::string not_trained(const MoeSchedulePrice& price, Strategy s, const model::
   if (!schedule) return "no value of 'moe_schedule'";
   s.moe_schedule = *schedule;
   if (price.num_chunks > 1) s.moe_chunks = price.num_chunks;
-  std::vector<std::string> reasons = strategy::contradictions(s, model);
+  std::vector<std::string> reasons = strategy::texts_of(strategy::contradictions(s, model));
   if (reasons.empty()) reasons = strategy::untrainable(model, s);
   return reasons.empty() ? "" : reasons.front();
 }

@@ -69,9 +69,11 @@ std::vector<std::string> axes_given(const StrategyFlags& f) {
   return given;
 }
 
-std::vector<std::string> contradictions_with_modules(const Strategy& s, const model::Model& model) {
+std::vector<std::string> contradictions_with_modules(const Strategy& s, const model::Model& model,
+                                                     strategy::NameOfKey name_of) {
   const bool sound = s.mtp_depth >= 0 && s.mtp_depth <= model::kMaxMtpDepth;
-  return strategy::contradictions(s, sound ? model::with_mtp(model, s.mtp_depth) : model);
+  return strategy::texts_of(
+      strategy::contradictions(s, sound ? model::with_mtp(model, s.mtp_depth) : model, name_of));
 }
 
 // A config.json and a built-in name one architecture differently.
@@ -102,7 +104,7 @@ Strategy from_file(const StrategyFlags& f, const model::Model& model) {
       !is_same_architecture(strategy, model))
     contradictions.add("model",
                        fmt::format("is '{}', but --model is '{}'", strategy.model, model.name));
-  for (const std::string& line : contradictions_with_modules(strategy, model))
+  for (const std::string& line : contradictions_with_modules(strategy, model, strategy::quoted))
     contradictions.add(line);
   contradictions.finish();
   return strategy;
@@ -200,10 +202,8 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
                            ? strategy::even_split(model.num_layers(), s.mesh.num_virtual_stages())
                            : f.layers_per_stage;
   settle_batch(f, s);
-  std::vector<std::string> problems;
-  for (const std::string& line : contradictions_with_modules(s, model))
-    problems.push_back(in_flags(line));
-  if (!problems.empty()) throw InvalidInput(problems);
+  if (const auto problems = contradictions_with_modules(s, model, flag_of); !problems.empty())
+    throw InvalidInput(problems);
   return s;
 }
 
@@ -326,35 +326,34 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
                      "modules of multi-token prediction to train beside the model (0)");
 }
 
-std::string in_flags(std::string line) {
-  const std::vector<std::pair<std::string, std::string>> flags = {
-      {"'mesh.pp'", "--pp"},
-      {"'mesh.ep'", "--ep"},
-      {"'mesh.dp'", "--dp"},
-      {"'mesh.tp'", "--tp"},
-      {"'mesh.cp'", "--cp"},
-      {"'mesh.etp'", "--etp"},
-      {"'mesh.vpp'", "--vpp"},
-      {"'zero'", "--zero"},
-      {"'sequence_parallel'", "--sequence-parallel"},
-      {"'layers_per_stage'", "--layers-per-stage"},
-      {"'micro_batch_sequences'", "--micro-batch"},
-      {"'num_micro_batches'", "--num-micro-batches"},
-      {"'global_batch_sequences'", "--global-batch"},
-      {"'sequence'", "--sequence"},
-      {"'capacity_factor'", "--capacity-factor"},
-      {"'pad_to_capacity'", "--pad-to-capacity"},
-      {"'reduction_start'", "--reduction-start"},
-      {"'context_exchange'", "--context-exchange"},
-      {"'moe_schedule'", "--moe-schedule"},
-      {"'moe_chunks'", "--moe-chunks"},
-      {"'redundant_experts'", "--redundant-experts"},
-      {"'expert_compression'", "--expert-compression"},
-      {"'mtp_depth'", "--mtp-depth"}};
-  for (const auto& [key, flag] : flags)
-    for (size_t at = line.find(key); at != std::string::npos; at = line.find(key))
-      line.replace(at, key.size(), flag);
-  return line;
+std::string flag_of(std::string_view key) {
+  static constexpr std::pair<std::string_view, const char*> kFlags[] = {
+      {"mesh.pp", "--pp"},
+      {"mesh.ep", "--ep"},
+      {"mesh.dp", "--dp"},
+      {"mesh.tp", "--tp"},
+      {"mesh.cp", "--cp"},
+      {"mesh.etp", "--etp"},
+      {"mesh.vpp", "--vpp"},
+      {"zero", "--zero"},
+      {"sequence_parallel", "--sequence-parallel"},
+      {"layers_per_stage", "--layers-per-stage"},
+      {"micro_batch_sequences", "--micro-batch"},
+      {"num_micro_batches", "--num-micro-batches"},
+      {"global_batch_sequences", "--global-batch"},
+      {"sequence", "--sequence"},
+      {"capacity_factor", "--capacity-factor"},
+      {"pad_to_capacity", "--pad-to-capacity"},
+      {"reduction_start", "--reduction-start"},
+      {"context_exchange", "--context-exchange"},
+      {"moe_schedule", "--moe-schedule"},
+      {"moe_chunks", "--moe-chunks"},
+      {"redundant_experts", "--redundant-experts"},
+      {"expert_compression", "--expert-compression"},
+      {"mtp_depth", "--mtp-depth"}};
+  const auto found =
+      std::ranges::find(kFlags, key, &std::pair<std::string_view, const char*>::first);
+  return found == std::end(kFlags) ? strategy::quoted(key) : found->second;
 }
 
 Strategy strategy_from_flags(const StrategyFlags& flags, const model::Model& model) {

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace piper::cli {
@@ -58,8 +59,9 @@ std::string model_of(const StrategyFlags& flags);
 // a file that has none.
 strategy::Strategy strategy_from_flags(const StrategyFlags& flags, const model::Model& model);
 
-// A line of strategy::contradictions(), which names keys of a file, for one who wrote flags.
-std::string in_flags(std::string line);
+// The flag that sets a field of a strategy, for what contradicts one who wrote flags; the key in
+// quotes where none does. A strategy::NameOfKey.
+std::string flag_of(std::string_view key);
 
 // Writes how many parameters the model has into a plan's `predicted`, and reads it (0 where it is
 // not said): by it a model is known again under another name.

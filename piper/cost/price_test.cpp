@@ -62,7 +62,7 @@ TEST_CASE("the bytes alone are those of the prices, of every kind of task") {
   strategy::Strategy& peers = add(1, 4, 4, 2);
   peers.moe_schedule = strategy::MoeSchedule::kFasterMoe, peers.moe_chunks = 2;
   for (const strategy::Strategy& s : all) {
-    for (const std::string& problem : strategy::contradictions(s, model)) FAIL(problem);
+    for (const strategy::Contradiction& c : strategy::contradictions(s, model)) FAIL(c.text);
     const schedule::StepGraph step = schedule::write_step(model, s);
     const Prices whole = price(step, model, s, example::nodes());
     const StepBytes alone = step_bytes(step, model, s, example::nodes());

@@ -192,9 +192,9 @@ int64_t compression_of(const Request& r, const Strategy& s) {
   Strategy with = s;
   with.expert_compression = r.fixed.expert_compression;
   // A strategy in the search has no layers and no batches yet: only what is said of this counts.
-  const std::vector<std::string> lines = strategy::contradictions(with, *r.model);
   const bool is_refused = std::ranges::any_of(
-      lines, [](const std::string& line) { return line.starts_with("'expert_compression'"); });
+      strategy::contradictions(with, *r.model),
+      [](const strategy::Contradiction& c) { return c.key == "expert_compression"; });
   return is_refused ? 1 : with.expert_compression;
 }
 

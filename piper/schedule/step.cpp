@@ -11,8 +11,8 @@ namespace piper::schedule {
 
 StepGraph write_step(const model::Model& model, const strategy::Strategy& strategy,
                      const std::vector<Rank>& ranks, const ExecutionStyle& style) {
-  const std::vector<std::string> problems = strategy::contradictions(strategy, model);
-  PIPER_CHECK(problems.empty(), problems.front());
+  const auto problems = strategy::contradictions(strategy, model);
+  PIPER_CHECK(problems.empty(), problems.front().text);
   std::vector<Rank> written = ranks;
   if (written.empty()) written = strategy::RankLayout(strategy).world();
   std::sort(written.begin(), written.end());

@@ -27,6 +27,10 @@ std::vector<std::string> problems_of(const char* more) {
 
 using Lines = std::vector<std::string>;
 
+Lines lines_of(const Strategy& s, const model::Model& model) {
+  return texts_of(contradictions(s, model));
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -92,13 +96,13 @@ TEST_CASE("padding beyond all tokens of a sequence is refused") {
   model.layers[1].feed_forward.top_k = 2;
   Strategy s = parse_strategy(
       sound(R"(, "capacity_factor": 4, "drop": "position", "pad_to_capacity": true)"), "s.json");
-  CHECK(contradictions(s, model) == Lines{});
+  CHECK(lines_of(s, model) == Lines{});
   s.capacity.factor = 4.1;
-  CHECK(contradictions(s, model) ==
+  CHECK(lines_of(s, model) ==
         Lines{"'pad_to_capacity' is given with 'capacity_factor' 4.1, more than all tokens of a "
               "sequence; allowed: at most the experts over top_k, 8 over 2"});
   s.capacity.pads = false;
-  CHECK(contradictions(s, model) == Lines{});
+  CHECK(lines_of(s, model) == Lines{});
 }
 
 TEST_CASE("a capacity that is none is refused") {
@@ -116,13 +120,13 @@ TEST_CASE("a dense model has no experts with a capacity") {
   dense.name = "tiny";
   dense.layers.resize(2);
   Strategy s = parse_strategy(sound(""), "s.json");
-  CHECK(contradictions(s, dense) == Lines{});
+  CHECK(lines_of(s, dense) == Lines{});
   s.capacity.factor = 1.5;
-  CHECK(contradictions(s, dense) ==
+  CHECK(lines_of(s, dense) ==
         Lines{"'capacity_factor' is 1.5, but tiny is dense (no experts); allowed: none"});
   dense.layers[1].feed_forward.num_experts = 4;
-  CHECK(contradictions(s, dense) == Lines{});
+  CHECK(lines_of(s, dense) == Lines{});
   s.capacity.factor = -1;
-  CHECK(contradictions(s, dense) ==
+  CHECK(lines_of(s, dense) ==
         Lines{"'capacity_factor' is -1; allowed: a number from 0.01 to 1000"});
 }

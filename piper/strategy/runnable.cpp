@@ -132,10 +132,10 @@ Strategy nearest_runnable(const Strategy& s, const model::Model& model) {
   r.global_batch_sequences = std::max(s.global_batch_sequences / dp, int64_t{1}) * dp;
   r.micro_batch_sequences = divisor_up_to(r.global_batch_sequences / dp, s.micro_batch_sequences);
   r.num_micro_batches = r.global_batch_sequences / dp / r.micro_batch_sequences;
-  for (const std::string& line : contradictions(r, model))
-    if (line.starts_with("'expert_compression'"))
+  for (const Contradiction& c : contradictions(r, model))
+    if (c.key == "expert_compression")
       r.expert_compression = 1;
-    else if (line.starts_with("'pad_to_capacity'"))
+    else if (c.key == "pad_to_capacity")
       r.capacity.pads = false;
   // One chunk a rank where the schedule does not run with so many stages and micro-batches.
   if (pp != s.mesh.pp || !contradictions(r, model).empty()) {

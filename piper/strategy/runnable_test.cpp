@@ -229,9 +229,9 @@ TEST_CASE("contradictions of the further axes name what is allowed") {
   const auto only = [&](auto change) {
     Strategy s = wide(model);
     change(s);
-    const std::vector<std::string> lines = contradictions(s, model);
-    REQUIRE(lines.size() == 1);
-    return lines.front();
+    const std::vector<Contradiction> found = contradictions(s, model);
+    REQUIRE(found.size() == 1);
+    return found.front().text;
   };
   CHECK(only([](Strategy& s) { s.mesh.etp = 7; }).starts_with("'mesh.ep' x 'mesh.etp' is 8 x 7"));
   CHECK(only([](Strategy& s) { s.moe_schedule = MoeSchedule::kParmS1; }) ==

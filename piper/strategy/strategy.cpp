@@ -229,7 +229,7 @@ Strategy parse_strategy(const Json& json, const std::string& source) {
     s.predicted = std::make_shared<const Json>(*predicted);
   reader.refuse_unknown();
   if (json.is_object() && numbers_are_sound(json))
-    for (const std::string& line : contradictions(s)) problems.add(line);
+    for (const Contradiction& c : contradictions(s)) problems.add(c.text);
   problems.finish();
   return s;
 }

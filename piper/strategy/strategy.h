@@ -441,11 +441,17 @@ constexpr bool divides_rows(const Strategy& s) {
   return repeats_rows(s) && traits(s.moe_schedule).divides_rows;
 }
 
+// How a text names a field of a strategy, whose key in a strategy's file it is given ("mesh.ep"): in
+// quotes for one who reads a file, as a flag for one who wrote flags.
+using NameOfKey = std::string (*)(std::string_view key);
+std::string quoted(std::string_view key);  // "'mesh.ep'"
+
 // Why experts cannot be sent their whole capacity; empty where they can, or are not. A rank has to
 // route whole sequences, each of its rows to the one place of its expert.
-std::string refusal_of_padding(const Strategy& s);
+std::string refusal_of_padding(const Strategy& s, NameOfKey name_of = quoted);
 // The same of a model's layers: none takes more than all tokens of a sequence.
-std::string refusal_of_padding(const Capacity& capacity, const model::Model& model);
+std::string refusal_of_padding(const Capacity& capacity, const model::Model& model,
+                               NameOfKey name_of = quoted);
 
 // Ranks that share an expert's matrices whose tokens each of them gathers in front of the gate, and
 // whose rows each of them sends (Parm's baseline); else a rank's own alone.
@@ -505,12 +511,19 @@ Json to_json(const Strategy& strategy);
 // `context_exchange`, `moe_schedule`). Throws InvalidInput with all
 // problems (also contradictions: degrees, products, sums).
 Strategy parse_strategy(const Json& json, const std::string& source);
-// All contradictions of a strategy with itself and with the model: one line each, without a prefix:
+// What a strategy contradicts, itself or the model: the field that is to change, by its key in a
+// strategy's file ("mesh.ep", "layers_per_stage[2]"), and a line that says why and what is allowed:
 //   'mesh.ep' is 3; allowed: a divisor of 'mesh.dp' 4 (1, 2, 4)
-// Never throws; any field may hold any value.
-std::vector<std::string> contradictions(const Strategy& strategy, const model::Model& model);
+struct Contradiction {
+  std::string key, text;
+};
+// All of them, their texts in the words of the one who asks. Never throws; any field may hold any
+// value.
+std::vector<Contradiction> contradictions(const Strategy& strategy, const model::Model& model,
+                                          NameOfKey name_of = quoted);
 // Those that show without a model.
-std::vector<std::string> contradictions(const Strategy& strategy);
+std::vector<Contradiction> contradictions(const Strategy& strategy, NameOfKey name_of = quoted);
+std::vector<std::string> texts_of(const std::vector<Contradiction>& contradictions);
 
 // As files and flags have it.
 template <HasTraits Enum>

@@ -115,7 +115,7 @@ inline Trained run_training(
     const collective::Topology& nodes = collective::apart(1),
     const std::function<void(RunShared&)>& adjust = {},
     const std::function<void(RankTrainer&, int64_t number)>& before_step = {}) {
-  for (const std::string& line : strategy::contradictions(s, model)) FAIL(line);
+  for (const strategy::Contradiction& c : strategy::contradictions(s, model)) FAIL(c.text);
   const schedule::StepGraph step = schedule::write_step(model, s);
   for (const std::string& problem : graph::validate(step.graph)) FAIL(problem);
   REQUIRE(graph::find_deadlock(step.graph) == "");

@@ -141,7 +141,7 @@ double mean_kept(const model::Model& model, const cost::ExpertLoad& load) {
 schedule::StepGraph checked(const model::Model& model, const strategy::Strategy& strategy,
                             const std::function<schedule::StepGraph()>& write) {
   if (const auto problems = strategy::contradictions(strategy, model); !problems.empty())
-    throw InvalidInput(problems);
+    throw InvalidInput(strategy::texts_of(problems));
   schedule::StepGraph step = write();
   const std::vector<std::string> problems = graph::validate(step.graph);
   PIPER_CHECK(problems.empty(), problems.empty() ? "" : problems.front());

@@ -53,8 +53,8 @@ class Interpreter {
     batch();
     options();
     recompute();
-    if (const auto lines = strategy::contradictions(c_.strategy, c_.model); !lines.empty())
-      return give_up("the row contradicts itself: " + lines.front());
+    if (const auto found = strategy::contradictions(c_.strategy, c_.model); !found.empty())
+      return give_up("the row contradicts itself: " + found.front().text);
     return c_;
   }
 
