@@ -24,11 +24,13 @@ concept HasTraits = requires(Enum value) {
   rows(value)[0].name;
 };
 
-// The row of an enumerator that has a name and nothing else.
+// The row of an enumerator that has a name and nothing else. `help` is for --help: what the name does
+// not say.
 template <class Enum>
 struct NamedValue {
   Enum value;
   const char* name;
+  const char* help = "";
 };
 
 // Whether row i is that of enumerator i, for a static_assert beside the rows.

@@ -3,10 +3,12 @@
 // run others' layers and this one in turn.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_world.h>
+#include <piper/cli/enum_help.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/executor/tensor_bytes.h>
 #include <piper/nn/bench_moe_layer.h>
@@ -53,6 +55,13 @@ strategy::Strategy strategy_of(const Flags& flags, int64_t tokens) {
   s.sequence = tokens;
   s.micro_batch_sequences = s.num_micro_batches = 1;
   return s;
+}
+
+// Orders of the layer: of tokens that ranks hold alike, or of any.
+std::string orders(bool needs_replicated_tokens) {
+  return one_of<strategy::MoeSchedule>([&](const strategy::MoeScheduleTraits& row) {
+    return kRuns(row) && row.needs_replicated_tokens == needs_replicated_tokens;
+  });
 }
 
 // The flag of this command that sets a field of the strategy.
@@ -224,8 +233,8 @@ int run(Flags flags) {
   const strategy::Precision precision =
       parse_word<strategy::Precision>("--precision", flags.precision);
   if (!strategy::runs(precision))
-    throw InvalidInput(
-        fmt::format("--precision is '{}'; allowed: fp32, bf16, fp64", flags.precision));
+    throw InvalidInput(fmt::format("--precision is '{}'; allowed: {}", flags.precision,
+                                   fmt::join(names_where<strategy::Precision>(kRuns), ", ")));
   const at::Device device = profile::parse_bench_device(flags.device).device;
   if (flags.ranks > 1 && (!device.is_cpu() || precision != strategy::Precision::kFp32))
     throw InvalidInput("--device and --precision are for one rank; allowed: --ranks 1");
@@ -257,19 +266,15 @@ Run add_bench_moe(Subcommand command) {
                   "of several ranks: that hold the same tokens and share every expert's matrices")
       .show_default();
   command
-      .add_option(
-          "--moe-schedule", flags->moe_schedule,
-          "of several ranks: the layer's order, plain, chunked, fastermoe or parm-baseline; "
-          "with --tp parm-s1, parm-s2, monta-o1 or monta-o2")
+      .add_option("--moe-schedule", flags->moe_schedule,
+                  fmt::format("of several ranks: the layer's order, {}; with --tp {}",
+                              orders(false), orders(true)))
       .show_default();
-  command
-      .add_option("--moe-chunks", flags->moe_chunks,
-                  "of --moe-schedule chunked, parm-s2 and monta-o2: chunks of a rank's tokens; of "
-                  "fastermoe: groups of ranks")
-      .show_default();
+  command.add_option("--moe-chunks", flags->moe_chunks, what_moe_chunks_are()).show_default();
   command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
       .show_default();
-  command.add_option("--precision", flags->precision, "fp32, bf16 or fp64").show_default();
+  command.add_option("--precision", flags->precision, one_of<strategy::Precision>(kRuns))
+      .show_default();
   command.add_option("--rounds", flags->world.rounds, "rounds; medians are reported")
       .show_default();
   add_world_bench_flags(command, flags->world);

@@ -3,11 +3,13 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/median.h>
 #include <piper/cli/bench.h>
 #include <piper/cli/bench_world.h>
+#include <piper/cli/enum_help.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/executor/tensor_bytes.h>
 #include <piper/nn/aten.h>
@@ -204,8 +206,8 @@ int run(const Flags& flags) {
   check_count("--rounds", flags.rounds, 10000, problems);
   const auto precision = parse_word<strategy::Precision>("--precision", flags.precision);
   if (!strategy::runs(precision))
-    problems.push_back(
-        fmt::format("--precision is '{}'; allowed: fp32, bf16, fp64", flags.precision));
+    problems.push_back(fmt::format("--precision is '{}'; allowed: {}", flags.precision,
+                                   fmt::join(names_where<strategy::Precision>(kRuns), ", ")));
   if (!problems.empty()) throw InvalidInput(problems);
   const profile::OperandsOn on{.device = profile::parse_bench_device(flags.device),
                                .dtype = executor::scalar_type(precision)};
@@ -227,7 +229,8 @@ Run add_bench_passes(Subcommand command) {
   command.add_option("--vocabulary", flags->vocabulary, "width of the logits").show_default();
   command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
       .show_default();
-  command.add_option("--precision", flags->precision, "fp32, bf16 or fp64").show_default();
+  command.add_option("--precision", flags->precision, one_of<strategy::Precision>(kRuns))
+      .show_default();
   command.add_option("--rounds", flags->rounds, "rounds; medians are reported").show_default();
   command.add_flag("--json", flags->json, "print JSON");
   return [flags] { return run(*flags); };

@@ -7,6 +7,7 @@
 #include <piper/base/suggest.h>
 #include <piper/cli/command.h>
 #include <piper/cli/console.h>
+#include <piper/cli/enum_help.h>
 #include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
@@ -99,7 +100,7 @@ Run add_export(Subcommand command) {
   add_strategy_flags(command, flags->strategy);
   command.add_option("file", flags->file, "strategy that `piper plan --out` wrote; as --strategy")
       .check(existing_file());
-  command.add_option("--to", flags->to, "megatron, megatron-bridge, deepspeed, torchtitan or nemo")
+  command.add_option("--to", flags->to, one_of<exporting::Trainer>())
       .required()
       .type_name("TRAINER");
   add_trainer_flag(command, flags->trainer,

@@ -5,6 +5,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/enum_help.h>
 #include <piper/cli/plan_answer.h>
 #include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
@@ -210,8 +211,7 @@ Run add_map(Subcommand command) {
       .add_option("--global-batch-per-device", flags->batch_per_device,
                   "sequences of a step for each device (default: as piper plan)")
       .check(integer_in(1, int64_t{1} << 20));
-  command.add_option("--precision", flags->precision,
-                     "fp32, bf16, fp16, fp64, fp8, mxfp8 or nvfp4");
+  command.add_option("--precision", flags->precision, one_of<strategy::Precision>());
   add_trainer_flag(command, flags->trainer, " (as piper plan)");
   command.add_option("--load", flags->load, "load of the experts (as piper plan)")
       .type_name("LOAD");

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/cli/command.h>
+#include <piper/cli/enum_help.h>
 #include <piper/cli/load_flags.h>
 #include <piper/cli/plan_questions.h>
 #include <piper/cli/read_model.h>
@@ -52,13 +53,10 @@ cost::FixedAllToAll fixed_exchange(const Flags& flags) {
   cost::FixedAllToAll fixed{
       .algorithm = parse_word_if_given<strategy::AllToAll>("--all-to-all", flags.all_to_all),
       .chunk_bytes = flags.all_to_all_chunk_bytes};
-  if (fixed.chunk_bytes && fixed.algorithm != strategy::AllToAll::kHalo &&
-      fixed.algorithm != strategy::AllToAll::kHaloSwitch &&
-      fixed.algorithm != strategy::AllToAll::kHaloDedup)
+  if (fixed.chunk_bytes && !(fixed.algorithm && traits(*fixed.algorithm).is_cut))
     throw InvalidInput(
-        "--all-to-all-chunk cuts the messages of halo, halo-switch and halo-dedup; give "
-        "--all-to-all "
-        "halo, halo-switch or halo-dedup too");
+        fmt::format("--all-to-all-chunk cuts the messages of {}; give --all-to-all {} too",
+                    cut_exchanges(), one_of<strategy::AllToAll>(kIsCut)));
   return fixed;
 }
 
@@ -224,32 +222,31 @@ Run add_plan(Subcommand command) {
                   "of experts' updated weights the ranks that hold them alike are sent one part in "
                   "so many, wherever they are sent once a step (1: all)")
       .check(integer_in(1, strategy::kMostExpertCompression));
-  command.add_option("--offload", flags->offload,
-                     "fix: none, optimizer, activations or optimizer+activations");
+  command.add_option("--offload", flags->offload, "fix: " + one_of<strategy::Offload>());
   command.add_option("--all-to-all", flags->all_to_all,
-                     "fix how rows travel to their experts: flat, node-aware, naive, pairwise, "
-                     "windowed, bruck, 2d, leader, halo-printed, halo-switch, halo, three-level "
-                     "or halo-dedup");
+                     "fix how rows travel to their experts: " + one_of<strategy::AllToAll>());
   command
       .add_option("--all-to-all-chunk", flags->all_to_all_chunk_bytes,
-                  "fix the bytes of a message of halo, halo-switch and halo-dedup at most")
+                  fmt::format("fix the bytes of a message of {} at most", cut_exchanges()))
       .check(integer_in(1, int64_t{1} << 40));
   command.add_option(
       "--reduction", flags->reduction,
-      "fix how gradients are summed, of what this Piper runs: direct or hierarchical");
-  command.add_option("--reduction-start", flags->reduction_start,
-                     "fix when gradients are summed: ready, or yielding or end on a profiled "
-                     "machine");
+      "fix how gradients are summed, of what this Piper runs: " + one_of<strategy::Reduction>());
   command.add_option(
-      "--context-exchange", flags->context_exchange,
-      "fix how ranks that share a sequence exchange keys and values: ring, or gather "
-      "on a profiled machine");
+      "--reduction-start", flags->reduction_start,
+      fmt::format(
+          "fix when gradients are summed: {}; the first alone where the machine is not profiled",
+          one_of<strategy::ReductionStart>()));
+  command.add_option("--context-exchange", flags->context_exchange,
+                     fmt::format("fix how ranks that share a sequence exchange keys and values: "
+                                 "{}; the first alone where the machine is not profiled",
+                                 one_of<strategy::ContextExchange>()));
   command.add_option("--moe-schedule", flags->moe_schedule,
-                     "fix the order of a mixture layer on a profiled machine: plain, chunked, "
-                     "fastermoe, parm-baseline, parm-s1, parm-s2, monta-o1 or monta-o2");
+                     "fix the order of a mixture layer on a profiled machine: " +
+                         one_of<strategy::MoeSchedule>(kRuns));
   command
       .add_option("--moe-chunks", flags->fixed.moe_chunks,
-                  "fix the chunks of --moe-schedule chunked, fastermoe, parm-s2 and monta-o2")
+                  "fix the chunks, " + what_moe_chunks_are())
       .check(integer_in(1, strategy::kMaxMoeChunks));
   command
       .add_option(
@@ -257,12 +254,13 @@ Run add_plan(Subcommand command) {
           "let an expert take so many rows of a sequence, in even shares, and drop the others "
           "(dropless); the load of a busy expert ends there")
       .check(number_in(strategy::kLeastCapacityFactor, strategy::kLargestCapacityFactor));
-  command.add_option("--drop", flags->drop,
-                     "what goes beyond the capacity: by probability or position (probability)");
+  command.add_option(
+      "--drop", flags->drop,
+      fmt::format("what goes beyond the capacity: by {} (probability)", one_of<strategy::Drop>()));
   command.add_flag(
       "--pad-to-capacity", flags->pad_to_capacity,
       "send every expert its whole capacity, the rest of it in rows that weigh nothing");
-  command.add_option("--placement", flags->placement, "fix: tp-cp-ep-dp-pp or tp-cp-ep-pp-dp");
+  command.add_option("--placement", flags->placement, "fix: " + one_of<strategy::Placement>());
   add_trainer_flag(command, flags->trainer,
                    " (megatron on a GPU that is described, asked for on AMD's; this Piper on a "
                    "machine that it has measured)");
@@ -275,10 +273,8 @@ Run add_plan(Subcommand command) {
   command.add_flag("--explain", flags->explain,
                    "the best of each family, why it lost, what would revive it; the front of speed "
                    "and memory; what other exchanges of tokens would cost");
-  command.add_option("--recompute", flags->recompute,
-                     "fix: none, attention, experts, attention+experts or full");
-  command.add_option("--precision", flags->precision,
-                     "fp32, bf16, fp16, fp64, fp8, mxfp8 or nvfp4");
+  command.add_option("--recompute", flags->recompute, "fix: " + one_of<strategy::Recompute>());
+  command.add_option("--precision", flags->precision, one_of<strategy::Precision>());
   command.add_flag(
       "--paper", flags->fixed.paper_form,
       "Piper's own space: PP x EP = devices, PP <= L, EP inside the fast domain (eq. 7-10)");

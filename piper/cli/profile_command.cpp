@@ -1,9 +1,11 @@
 // piper profile: measures this machine and writes a cluster file.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/enum_help.h>
 #include <piper/cli/profile_text.h>
 #include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
@@ -51,9 +53,9 @@ std::vector<strategy::Precision> precisions_of(const std::vector<std::string>& n
   for (const std::string& name : names) {
     const strategy::Precision precision = parse_word<strategy::Precision>("--precision", name);
     if (!strategy::runs(precision))
-      throw InvalidInput(fmt::format(
-          "--precision is '{}', which Piper prices and does not execute; allowed: fp32, bf16, fp64",
-          name));
+      throw InvalidInput(
+          fmt::format("--precision is '{}', which Piper prices and does not execute; allowed: {}",
+                      name, fmt::join(names_where<strategy::Precision>(kRuns), ", ")));
     if (std::ranges::find(precisions, precision) != precisions.end())
       throw InvalidInput(fmt::format("--precision names {} twice", name));
     precisions.push_back(precision);
@@ -225,9 +227,10 @@ Run add_profile(Subcommand command) {
       .check(integer_in(1, int64_t{1} << 20))
       .show_default();
   command
-      .add_option("--precision", flags->precisions,
-                  "what is measured: fp32, bf16, fp64, or several of them (fp32,bf16), which share "
-                  "the time")
+      .add_option(
+          "--precision", flags->precisions,
+          fmt::format("what is measured: {}, or several of them (fp32,bf16), which share the time",
+                      one_of<strategy::Precision>(kRuns)))
       .delimiter(',')
       .show_default();
   command

@@ -4,6 +4,7 @@
 #include <piper/base/json.h>
 #include <piper/base/standard_input.h>
 #include <piper/base/suggest.h>
+#include <piper/cli/enum_help.h>
 #include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
@@ -17,6 +18,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <initializer_list>
 #include <numeric>
 
@@ -251,34 +253,25 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
       .check(integer_in(0, kMost));
   command.add_option(
       "--all-to-all", f.all_to_all,
-      "how rows travel to their experts: flat, node-aware, naive, pairwise, windowed, bruck, 2d, "
-      "leader, halo-printed, halo-switch, halo, three-level or halo-dedup (flat)");
+      fmt::format("how rows travel to their experts: {} (flat)", one_of<strategy::AllToAll>()));
   command
       .add_option("--all-to-all-chunk", f.all_to_all_chunk_bytes,
-                  "bytes of a message of halo, halo-switch and halo-dedup at most (uncut)")
+                  fmt::format("bytes of a message of {} at most (uncut)", cut_exchanges()))
       .check(count);
-  command.add_option(
-      "--reduction", f.reduction,
-      "how gradients are summed: direct, or hierarchical, inside nodes first (direct)");
-  command.add_option(
-      "--reduction-start", f.reduction_start,
-      "when gradients are summed: ready, as soon as a layer's are there; yielding, exchanges and "
-      "messages first; or end, behind the last backward (ready)");
+  command.add_option("--reduction", f.reduction,
+                     fmt::format("how gradients are summed: {} (direct)",
+                                 one_of_explained<strategy::Reduction>()));
+  command.add_option("--reduction-start", f.reduction_start,
+                     fmt::format("when gradients are summed: {} (ready)",
+                                 one_of_explained<strategy::ReductionStart>()));
   command.add_option(
       "--context-exchange", f.context_exchange,
-      "how ranks that share a sequence exchange keys and values: ring, beside attention, or "
-      "gather, in front of it (ring)");
-  command.add_option(
-      "--moe-schedule", f.moe_schedule,
-      "order of a mixture layer: plain; chunked, where the rows of one chunk of tokens travel "
-      "while another is computed; fastermoe, likewise with groups of the ranks that rows go to; "
-      "parm-baseline, where ranks of etp gather their tokens; of tokens that ranks of tp hold "
-      "alike "
-      "parm-s1, parm-s2, monta-o1 or monta-o2 (plain)");
-  command
-      .add_option("--moe-chunks", f.moe_chunks,
-                  "of --moe-schedule chunked, parm-s2 and monta-o2: chunks of a rank's tokens; of "
-                  "fastermoe: groups of the ranks of ep (1)")
+      fmt::format("how ranks that share a sequence exchange keys and values: {} (ring)",
+                  one_of_explained<strategy::ContextExchange>()));
+  command.add_option("--moe-schedule", f.moe_schedule,
+                     fmt::format("order of a mixture layer: {} (plain)",
+                                 one_of_explained<strategy::MoeSchedule>(kRuns)));
+  command.add_option("--moe-chunks", f.moe_chunks, what_moe_chunks_are() + " (1)")
       .check(integer_in(1, strategy::kMaxMoeChunks));
   command
       .add_option("--redundant-experts", f.redundant_experts,
@@ -303,22 +296,24 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   command.add_option("--zero", f.zero, "ZeRO stage, 0 to 3 (0)").check(integer_in(0, 3));
   command.add_flag("--sequence-parallel", f.sequence_parallel,
                    "tokens divided over tp between the blocks of a layer");
-  command.add_option("--offload", f.offload,
-                     "what is kept in host memory: none, optimizer, activations or "
-                     "optimizer+activations (none)");
+  command.add_option(
+      "--offload", f.offload,
+      fmt::format("what is kept in host memory: {} (none)", one_of<strategy::Offload>()));
   command.add_option("--placement", f.placement,
-                     "tp-cp-ep-dp-pp or tp-cp-ep-pp-dp: which ranks are neighbours (the first)");
-  command.add_option("--recompute", f.recompute,
-                     "none, attention, experts, attention+experts or full (none)");
-  command.add_option("--precision", f.precision,
-                     "fp32, bf16 or fp64; fp16, fp8, mxfp8 and nvfp4 are priced, not trained");
+                     one_of<strategy::Placement>() + ": which ranks are neighbours (the first)");
+  command.add_option("--recompute", f.recompute, one_of<Recompute>() + " (none)");
+  command.add_option(
+      "--precision", f.precision,
+      fmt::format("{}; {} are priced, not trained", one_of<Precision>(kRuns),
+                  in_a_sentence(names_where<Precision>(std::not_fn(kRuns)), ", ", " and ")));
   command
       .add_option("--capacity-factor", f.capacity_factor,
                   "rows that an expert takes of a sequence, in even shares; it drops the others "
                   "(none: dropless)")
       .check(number_in(strategy::kLeastCapacityFactor, strategy::kLargestCapacityFactor));
-  command.add_option("--drop", f.drop,
-                     "what goes beyond the capacity: by probability or position (probability)");
+  command.add_option(
+      "--drop", f.drop,
+      fmt::format("what goes beyond the capacity: by {} (probability)", one_of<strategy::Drop>()));
   command.add_flag(
       "--pad-to-capacity", f.pad_to_capacity,
       "send every expert its whole capacity, the rest of it in rows that weigh nothing");

@@ -221,7 +221,7 @@ inline constexpr auto kAllToAlls = [] {
 enum class Reduction : uint8_t { kDirect, kHierarchical };
 inline constexpr std::array kReductionTraits{
     NamedValue<Reduction>{Reduction::kDirect, "direct"},
-    NamedValue<Reduction>{Reduction::kHierarchical, "hierarchical"}};
+    NamedValue<Reduction>{Reduction::kHierarchical, "hierarchical", "inside nodes first"}};
 static_assert(are_in_order(kReductionTraits));
 constexpr const auto& rows(Reduction) { return kReductionTraits; }
 inline constexpr auto kReductions = values_of<Reduction>();
@@ -237,9 +237,10 @@ inline constexpr auto kReductions = values_of<Reduction>();
 // With ZeRO 2 and 3 gradients leave at once, since their memory is given back.
 enum class ReductionStart : uint8_t { kReady, kYielding, kEnd };
 inline constexpr std::array kReductionStartTraits{
-    NamedValue<ReductionStart>{ReductionStart::kReady, "ready"},
-    NamedValue<ReductionStart>{ReductionStart::kYielding, "yielding"},
-    NamedValue<ReductionStart>{ReductionStart::kEnd, "end"}};
+    NamedValue<ReductionStart>{ReductionStart::kReady, "ready", "as soon as a layer's are there"},
+    NamedValue<ReductionStart>{ReductionStart::kYielding, "yielding",
+                               "exchanges and messages first"},
+    NamedValue<ReductionStart>{ReductionStart::kEnd, "end", "behind the last backward"}};
 static_assert(are_in_order(kReductionStartTraits));
 constexpr const auto& rows(ReductionStart) { return kReductionStartTraits; }
 inline constexpr auto kReductionStarts = values_of<ReductionStart>();
@@ -252,8 +253,8 @@ constexpr size_t num_let_pass(size_t num_waiting) { return (num_waiting + 1) / 2
 //   kGather  all are gathered in front of attention (Megatron-LM: all_gather)
 enum class ContextExchange : uint8_t { kRing, kGather };
 inline constexpr std::array kContextExchangeTraits{
-    NamedValue<ContextExchange>{ContextExchange::kRing, "ring"},
-    NamedValue<ContextExchange>{ContextExchange::kGather, "gather"}};
+    NamedValue<ContextExchange>{ContextExchange::kRing, "ring", "beside attention"},
+    NamedValue<ContextExchange>{ContextExchange::kGather, "gather", "in front of it"}};
 static_assert(are_in_order(kContextExchangeTraits));
 constexpr const auto& rows(ContextExchange) { return kContextExchangeTraits; }
 inline constexpr auto kContextExchanges = values_of<ContextExchange>();
@@ -294,27 +295,33 @@ struct MoeScheduleTraits {
   bool divides_rows;             // of the same tokens among them, behind the gate
   bool fuses_exchange;           // with what ranks that share experts' matrices gather and sum
   bool gathers_tokens;           // of ranks that share experts' matrices, before the gate
-  bool groups_peers = false;     // chunks are of ranks that rows go to, not of tokens
+  bool groups_peers;             // chunks are of ranks that rows go to, not of tokens
+  const char* help;              // what the name does not say, for --help
 };
 inline constexpr std::array kMoeScheduleTraits{
     MoeScheduleTraits{MoeSchedule::kPlain, "plain", MoeSchedule::kPlain, false, false, false, false,
-                      false},
+                      false, false, ""},
     MoeScheduleTraits{MoeSchedule::kChunked, "chunked", MoeSchedule::kChunked, true, false, false,
-                      false, false},
+                      false, false, false,
+                      "where the rows of one chunk of tokens travel while another is computed"},
     MoeScheduleTraits{MoeSchedule::kFasterMoe, "fastermoe", MoeSchedule::kFasterMoe, true, false,
-                      false, false, false, true},
+                      false, false, false, true,
+                      "likewise with groups of the ranks that rows go to"},
     MoeScheduleTraits{MoeSchedule::kParmBaseline, "parm-baseline", MoeSchedule::kParmBaseline,
-                      false, false, false, false, true},
+                      false, false, false, false, true, false,
+                      "where ranks of etp gather their tokens"},
     MoeScheduleTraits{MoeSchedule::kParmS1, "parm-s1", MoeSchedule::kParmS1, false, true, false,
-                      true, false},
+                      true, false, false,
+                      "where ranks of tp divide the tokens that they hold alike"},
     MoeScheduleTraits{MoeSchedule::kParmS2, "parm-s2", MoeSchedule::kParmS2, true, true, true, true,
-                      false},
+                      false, false, "where they divide every expert's rows, in chunks"},
     MoeScheduleTraits{MoeSchedule::kMontaO1, "monta-o1", MoeSchedule::kMontaO1, false, true, true,
-                      false, false},
+                      false, false, false, "likewise at once, exchanged over ep alone"},
     MoeScheduleTraits{MoeSchedule::kMontaO2, "monta-o2", MoeSchedule::kMontaO2, true, true, true,
-                      false, false},
+                      false, false, false, "likewise in chunks"},
     MoeScheduleTraits{MoeSchedule::kMontaO3, "monta-o3", MoeSchedule::kMontaO2, true, true, true,
-                      false, false}};
+                      false, false, false,
+                      "and the copies of a chunk beside the next one's gather"}};
 static_assert(are_in_order(kMoeScheduleTraits));
 constexpr const auto& rows(MoeSchedule) { return kMoeScheduleTraits; }
 inline constexpr auto kMoeSchedules = values_of<MoeSchedule>();
