@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-ORDER = ("base model cluster strategy balance graph collective schedule cost validate sim plan export report comm nccl files data "
+ORDER = ("base model cluster strategy balance graph collective schedule cost validate sim placement plan export report comm nccl files data "
          "nn executor profile optim checkpoint train cli").split()
 FIRST_WITH_TORCH = ORDER.index("nn")
 # The planner's half of cli/ (linked without torch) may not include what is right of the line either.

@@ -8,7 +8,7 @@
 #include <piper/cli/subcommand.h>
 #include <piper/cluster/hostlist.h>
 #include <piper/cost/estimator.h>
-#include <piper/plan/placed_steps.h>
+#include <piper/placement/placed_steps.h>
 #include <piper/report/progress.h>
 
 #include <iostream>
@@ -44,7 +44,7 @@ void check(const Flags& f) {
 
 // Of a step with ranks where the search assumes them.
 struct Waiting {
-  plan::ExposedSeconds exposed;
+  placement::ExposedSeconds exposed;
   double seconds = 0;
 };
 
@@ -52,14 +52,14 @@ Waiting waiting_of(const Priced& p) {
   const cost::TrainerProfile trainer = cost::load_trainer("piper");
   const cost::Estimate e =
       cost::make_estimator_of(p.strategy, p.model, p.cluster, trainer)->estimate(p.strategy);
-  return {plan::exposed_of(e.time), e.seconds};
+  return {placement::exposed_of(e.time), e.seconds};
 }
 
 void choose(const Flags& f, const Priced& priced, const Waiting& waiting, PlaceReport& report) {
   if (f.free.empty()) return;
   report.num_free = std::ssize(report.allocation.nodes);
-  report.choice = plan::choose_nodes_by_step(report.allocation, f.count, priced.model,
-                                             priced.strategy, waiting.exposed, waiting.seconds);
+  report.choice = placement::choose_nodes_by_step(
+      report.allocation, f.count, priced.model, priced.strategy, waiting.exposed, waiting.seconds);
   std::vector<cluster::AllocatedNode> nodes;
   for (const int32_t n : report.choice->choice.nodes)
     nodes.push_back(report.allocation.nodes[static_cast<size_t>(n)]);
@@ -77,13 +77,14 @@ int run(const Flags& f) {
         fmt::format("the strategy has {} ranks, the {} nodes take {}; allowed: at most that many",
                     num_ranks, report.allocation.nodes.size(), report.allocation.num_slots()));
   report::Progress bar({.label = "place", .total = 3, .unit = "parts"});
-  const std::vector<plan::RankGroup> groups = plan::rank_traffic(priced.model, priced.strategy);
+  const std::vector<placement::RankGroup> groups =
+      placement::rank_traffic(priced.model, priced.strategy);
   const Waiting waiting = waiting_of(priced);
   choose(f, priced, waiting, report);
   bar.set(1);
   fill_in(report, priced.model, groups,
-          plan::place_step(report.allocation, plan::slots_of(report.allocation), priced.model,
-                           priced.strategy, waiting.exposed, waiting.seconds));
+          placement::place_step(report.allocation, placement::slots_of(report.allocation),
+                                priced.model, priced.strategy, waiting.exposed, waiting.seconds));
   bar.set(3);
   bar.finish();
   write_launch_files(report, f.files);

@@ -4,7 +4,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/place_report.h>
 #include <piper/cluster/hostlist.h>
-#include <piper/plan/placed_exchange.h>
+#include <piper/placement/placed_exchange.h>
 #include <piper/plan/search.h>
 #include <piper/report/table.h>
 #include <piper/strategy/rank_layout.h>
@@ -117,7 +117,7 @@ std::string bytes_text(const PlaceReport& r) {
 }
 
 std::string price_text(const PlaceReport& r) {
-  const plan::Placing& p = r.placing;
+  const placement::Placing& p = r.placing;
   report::Table table;
   table.columns = {{"order of ranks"}, {"links busy", Align::kRight}, {"/ placed", Align::kRight}};
   const auto row = [&](const std::string& name, double seconds) {
@@ -125,7 +125,8 @@ std::string price_text(const PlaceReport& r) {
                           p.seconds > 0 ? fmt::format("{:.3f}", seconds / p.seconds) : "-"});
   };
   row("as given", p.given_seconds);
-  row(fmt::format("nodes in random order (median of {})", plan::kRandomOrders), p.random_seconds);
+  row(fmt::format("nodes in random order (median of {})", placement::kRandomOrders),
+      p.random_seconds);
   row(p.is_best ? "placed (no placement is better)" : "placed", p.seconds);
   if (!p.is_best) row("no placement is below", p.least_seconds);
   std::string text = report::to_text(table);
@@ -149,7 +150,7 @@ std::string price_text(const PlaceReport& r) {
 }
 
 std::string choice_text(const PlaceReport& r) {
-  const plan::NodeChoice& c = r.choice->choice;
+  const placement::NodeChoice& c = r.choice->choice;
   const auto& levels = r.allocation.machine.levels;
   std::vector<std::string> units;
   for (size_t i = 0; i + 1 < c.num_units.size(); ++i)
@@ -176,7 +177,7 @@ std::string choice_text(const PlaceReport& r) {
   return text + "\n";
 }
 
-Json bytes_json(const PlaceReport& r, const plan::PlacedBytes& bytes) {
+Json bytes_json(const PlaceReport& r, const placement::PlacedBytes& bytes) {
   Json levels = Json::array();
   for (size_t level = 0; level < bytes.by_level.size(); ++level) {
     Json by_axis = Json::object();
@@ -208,20 +209,20 @@ std::vector<exporting::RankHost> PlaceReport::rank_hosts() const {
   return hosts;
 }
 
-void fill_in(PlaceReport& r, const model::Model& model, std::span<const plan::RankGroup> groups,
-             plan::PlacedStep placed) {
-  r.slots = plan::slots_of(r.allocation);
+void fill_in(PlaceReport& r, const model::Model& model,
+             std::span<const placement::RankGroup> groups, placement::PlacedStep placed) {
+  r.slots = placement::slots_of(r.allocation);
   r.placing = std::move(placed.placing);
   r.given_step = placed.given_seconds;
   r.chosen_step = placed.seconds;
-  plan::RankSlots given(r.placing.ranks.size());
+  placement::RankSlots given(r.placing.ranks.size());
   std::iota(given.begin(), given.end(), 0);
-  r.given = plan::price_placement(r.slots, groups, given);
-  r.chosen = plan::price_placement(r.slots, groups, r.placing.ranks);
-  r.pair_bytes = plan::exchange_pair_bytes(model, r.strategy);
-  const auto simulated = [&](const plan::RankSlots& ranks) {
-    return plan::placed_exchange_seconds(r.allocation, r.slots, groups, ranks, r.pair_bytes,
-                                         r.strategy);
+  r.given = placement::price_placement(r.slots, groups, given);
+  r.chosen = placement::price_placement(r.slots, groups, r.placing.ranks);
+  r.pair_bytes = placement::exchange_pair_bytes(model, r.strategy);
+  const auto simulated = [&](const placement::RankSlots& ranks) {
+    return placement::placed_exchange_seconds(r.allocation, r.slots, groups, ranks, r.pair_bytes,
+                                              r.strategy);
   };
   r.given_exchange = simulated(given);
   r.chosen_exchange = simulated(r.placing.ranks);
@@ -279,7 +280,7 @@ Json to_json(const PlaceReport& r) {
                      {"groups", r.allocation.nodes[n].groups},
                      {"slots", r.allocation.nodes[n].num_slots},
                      {"ranks", of_nodes[n]}});
-  const plan::Placing& p = r.placing;
+  const placement::Placing& p = r.placing;
   Json json = {
       {"cluster", r.allocation.machine.name},
       {"nodelist", cluster::compress_hostlist(r.hosts())},

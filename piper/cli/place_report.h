@@ -5,8 +5,8 @@
 #include <piper/cli/allocation_flags.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/export/launch_files.h>
-#include <piper/plan/nodes_by_step.h>
-#include <piper/plan/placed_steps.h>
+#include <piper/placement/nodes_by_step.h>
+#include <piper/placement/placed_steps.h>
 
 #include <cstdint>
 #include <optional>
@@ -19,10 +19,10 @@ namespace piper::cli {
 struct PlaceReport {
   cluster::Allocation allocation;  // the nodes that ranks are put on
   strategy::Strategy strategy;
-  plan::Slots slots;
-  plan::Placing placing;
-  plan::PlacementPrice given, chosen;
-  double given_step = 0, chosen_step = 0;                 // seconds, plan/placed_steps.h
+  placement::Slots slots;
+  placement::Placing placing;
+  placement::PlacementPrice given, chosen;
+  double given_step = 0, chosen_step = 0;                 // seconds, placement/placed_steps.h
   std::optional<double> given_exchange, chosen_exchange;  // seconds of one, simulated
   // Set where another order had less busy links but a slower exchange, so that the given one was
   // kept: seconds of its exchange. Bytes of gradients may hide behind the backward, those of an
@@ -30,7 +30,7 @@ struct PlaceReport {
   std::optional<double> refused_exchange;
   double pair_bytes = 0;
   // Where one could choose: the nodes that were free, and what was gained.
-  std::optional<plan::StepChoice> choice;
+  std::optional<placement::StepChoice> choice;
   int64_t num_free = 0;
 
   std::vector<std::string> hosts() const;
@@ -39,7 +39,7 @@ struct PlaceReport {
 
 // Everything but allocation, strategy and choice. `groups`: rank_traffic() of the strategy.
 void fill_in(PlaceReport& report, const model::Model& model,
-             std::span<const plan::RankGroup> groups, plan::PlacedStep placed);
+             std::span<const placement::RankGroup> groups, placement::PlacedStep placed);
 
 // Those that are asked for. Throws IoError.
 void write_launch_files(const PlaceReport& report, const LaunchFileFlags& flags);

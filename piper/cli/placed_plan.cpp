@@ -12,9 +12,9 @@ namespace {
 using report::Align;
 
 PlaceReport report_of(const PlacedPlan& plan, const model::Model& model) {
-  const OnNodes& best = plan.ranked.front();
+  const placement::OnNodes& best = plan.ranked.front();
   PlaceReport report{.allocation = plan.allocation, .strategy = best.strategy};
-  fill_in(report, model, plan::rank_traffic(model, best.strategy), best.step);
+  fill_in(report, model, placement::rank_traffic(model, best.strategy), best.step);
   return report;
 }
 
@@ -44,7 +44,7 @@ void print_on_nodes(const PlacedPlan& plan, const model::Model& model, const Nod
                    {"ranks as listed", Align::kRight},
                    {"ranks placed", Align::kRight}};
   for (size_t i = 0; i < plan.ranked.size(); ++i) {
-    const OnNodes& c = plan.ranked[i];
+    const placement::OnNodes& c = plan.ranked[i];
     table.rows.push_back({std::to_string(i + 1), plan::describe(c.strategy),
                           format_seconds(c.predicted_seconds), format_seconds(c.step.given_seconds),
                           format_seconds(c.step.seconds)});
@@ -57,7 +57,7 @@ void print_on_nodes(const PlacedPlan& plan, const model::Model& model, const Nod
 Json to_json(const PlacedPlan& plan, const model::Model& model) {
   Json json = to_json(report_of(plan, model));
   json["ranked"] = Json::array();
-  for (const OnNodes& c : plan.ranked)
+  for (const placement::OnNodes& c : plan.ranked)
     json["ranked"].push_back({{"strategy", plan::describe(c.strategy)},
                               {"step_seconds_as_searched", c.predicted_seconds},
                               {"step_seconds_as_listed", c.step.given_seconds},

@@ -22,6 +22,7 @@
 #include <piper/report/table.h>
 #include <piper/strategy/runnable.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iostream>
 
@@ -475,6 +476,22 @@ void add_heavy_load(PlanAnswer& answer) {
     if (!choice.candidate.heavy) choice.candidate.heavy = plan::step_at(r, choice.candidate, heavy);
 }
 
+// The first of `ranked` on the nodes that a job has; brings them into the order of their steps there.
+PlacedPlan place_first(const cluster::Allocation& allocation, const model::Model& model,
+                       std::vector<Candidate>& ranked) {
+  std::vector<placement::Placeable> searched;
+  for (size_t i = 0; i < std::min(ranked.size(), placement::kMostPlaced); ++i) {
+    const Candidate& c = ranked[i];
+    searched.push_back({c.strategy, c.step_seconds(), placement::exposed_of(c.estimate.time)});
+  }
+  PlacedPlan placed = placement::rank_on_nodes(allocation, model, searched);
+  std::vector<Candidate> sorted;
+  for (const placement::OnNodes& one : placed.ranked)
+    sorted.push_back(std::move(ranked[one.searched]));
+  std::ranges::move(sorted, ranked.begin());
+  return placed;
+}
+
 }  // namespace
 
 PlanAnswer plan_answer(const PlanQuestion& q,
@@ -522,9 +539,7 @@ int answer_plan(const PlanQuestion& q) {
   auto& [request, defaults, plan, choices] = answer;
   std::optional<PlacedPlan> placed;
   if (q.allocation && !plan.ranked.empty())
-    placed = rank_on_nodes(*q.allocation, *request.model, plan.ranked, [](const Candidate& c) {
-      return Placeable{c.strategy, c.step_seconds(), plan::exposed_of(c.estimate.time)};
-    });
+    placed = place_first(*q.allocation, *request.model, plan.ranked);
   if (q.json) {
     Json json = to_json(q, answer, seconds);
     if (placed) json["placement"] = to_json(*placed, *request.model);

@@ -14,14 +14,14 @@
 #pragma once
 
 #include <piper/cluster/allocation.h>
-#include <piper/plan/rank_traffic.h>
+#include <piper/placement/rank_traffic.h>
 
 #include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-namespace piper::plan {
+namespace piper::placement {
 
 // Places for ranks: the slots of some nodes of an allocation, node by node in the order given.
 struct Slots {
@@ -58,4 +58,4 @@ double group_seconds(const Slots& slots, const RankGroup& group, const RankSlots
 // What no placement goes below: every group alone in the best place for it.
 std::vector<double> least_group_seconds(const Slots& slots, std::span<const RankGroup> groups);
 
-}  // namespace piper::plan
+}  // namespace piper::placement

@@ -11,12 +11,12 @@
 // Deterministic. Never dearer than the order given.
 #pragma once
 
-#include <piper/plan/placement_price.h>
+#include <piper/placement/placement_price.h>
 
 #include <cstdint>
 #include <span>
 
-namespace piper::plan {
+namespace piper::placement {
 
 struct PlaceOptions {
   int64_t max_swaps = 3'000'000;   // tried, in all
@@ -38,4 +38,4 @@ inline constexpr int kRandomOrders = 15;
 Placing place_ranks(const Slots& slots, std::span<const RankGroup> groups, int32_t num_ranks,
                     const PlaceOptions& options = {});
 
-}  // namespace piper::plan
+}  // namespace piper::placement

@@ -24,14 +24,14 @@
 
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/trainer/trainer_estimator.h>
-#include <piper/plan/place_ranks.h>
+#include <piper/placement/place_ranks.h>
 
 #include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-namespace piper::plan {
+namespace piper::placement {
 
 // Of a step, what nothing hides.
 struct ExposedSeconds {
@@ -64,4 +64,4 @@ PlacedStep place_step(const cluster::Allocation& allocation, const Slots& slots,
                       const ExposedSeconds& exposed, double predicted_seconds,
                       const PlaceOptions& options = {});
 
-}  // namespace piper::plan
+}  // namespace piper::placement

@@ -4,12 +4,12 @@
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/relative_approx.h>
 #include <piper/model/import.h>
-#include <piper/plan/placed_steps.h>
-#include <piper/plan/placement_cases.h>
+#include <piper/placement/placed_steps.h>
+#include <piper/placement/placement_cases.h>
 
 #include <algorithm>
 
-namespace piper::plan {
+namespace piper::placement {
 namespace {
 
 using cost::near;
@@ -119,4 +119,4 @@ TEST_CASE("a placed step is never longer than as given or as placed by bytes, wh
   CHECK(most_gained > 0.1);
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement

@@ -1,13 +1,13 @@
 #include <piper/cost/rank_parameters.h>
 #include <piper/model/count.h>
-#include <piper/plan/rank_traffic.h>
+#include <piper/placement/rank_traffic.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/residual_code.h>
 
 #include <algorithm>
 #include <map>
 
-namespace piper::plan {
+namespace piper::placement {
 namespace {
 
 using strategy::Members;
@@ -201,4 +201,4 @@ double exchange_pair_bytes(const model::Model& model, const Strategy& s) {
   return 0;
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement

@@ -1,5 +1,5 @@
 #include <piper/base/error.h>
-#include <piper/plan/pack_ranks.h>
+#include <piper/placement/pack_ranks.h>
 
 #include <algorithm>
 #include <deque>
@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-namespace piper::plan {
+namespace piper::placement {
 namespace {
 
 class Unions {
@@ -178,4 +178,4 @@ RankSlots pack_ranks(const Slots& slots, const std::vector<std::vector<int32_t>>
   return Packer(slots, blocks, rule).pack();
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement

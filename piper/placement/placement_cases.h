@@ -2,7 +2,7 @@
 #pragma once
 
 #include <piper/cluster/allocation.h>
-#include <piper/plan/rank_traffic.h>
+#include <piper/placement/rank_traffic.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace piper::plan::example_places {
+namespace piper::placement::example_places {
 
 // Nodes of up to 4; a byte takes 1 / 100 s inside a node, 1 / 10 across nodes, 1 / 5 across
 // switches, 1 across racks.
@@ -78,4 +78,4 @@ Case any_case(Random& random, int64_t most_slots) {
   return c;
 }
 
-}  // namespace piper::plan::example_places
+}  // namespace piper::placement::example_places

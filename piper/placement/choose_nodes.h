@@ -9,13 +9,13 @@
 // ways to draw the count from the innermost units, all of them are looked at.
 #pragma once
 
-#include <piper/plan/place_ranks.h>
+#include <piper/placement/place_ranks.h>
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-namespace piper::plan {
+namespace piper::placement {
 
 struct NodeChoice {
   std::vector<int32_t> nodes;      // indices of the allocation's, ascending
@@ -36,4 +36,4 @@ std::vector<int64_t> units_of(const cluster::Allocation& allocation,
 NodeChoice choose_nodes(const cluster::Allocation& allocation, int64_t count,
                         std::span<const RankGroup> groups, int32_t num_ranks);
 
-}  // namespace piper::plan
+}  // namespace piper::placement

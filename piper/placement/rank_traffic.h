@@ -31,7 +31,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace piper::plan {
+namespace piper::placement {
 
 using strategy::Axis;
 using strategy::kNumAxes;
@@ -56,4 +56,4 @@ std::vector<RankGroup> rank_traffic(const model::Model& model, const strategy::S
 // experts.
 double exchange_pair_bytes(const model::Model& model, const strategy::Strategy& strategy);
 
-}  // namespace piper::plan
+}  // namespace piper::placement

@@ -1,8 +1,8 @@
-#include <piper/plan/placement_search.h>
+#include <piper/placement/placement_search.h>
 
 #include <algorithm>
 
-namespace piper::plan {
+namespace piper::placement {
 namespace {
 
 constexpr size_t kCounted = 12;      // members from which on a group's counts are kept
@@ -208,4 +208,4 @@ int64_t PlacementSearch::improve(int64_t max_swaps) {
   return max_swaps - left;
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement

@@ -1,12 +1,12 @@
 #include <doctest/doctest.h>
 #include <piper/model/import.h>
-#include <piper/plan/nodes_by_step.h>
-#include <piper/plan/placement_cases.h>
+#include <piper/placement/nodes_by_step.h>
+#include <piper/placement/placement_cases.h>
 
 #include <numeric>
 #include <random>
 
-namespace piper::plan {
+namespace piper::placement {
 namespace {
 
 strategy::Strategy experts_of_eight(const model::Model& model, int64_t pp, int64_t dp) {
@@ -50,4 +50,4 @@ TEST_CASE("nodes are chosen by the step on them, never a longer one than busy li
   }
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement

@@ -1,11 +1,11 @@
-#include <piper/plan/nodes_by_step.h>
-#include <piper/plan/rank_traffic.h>
+#include <piper/placement/nodes_by_step.h>
+#include <piper/placement/rank_traffic.h>
 
 #include <cmath>
 #include <numeric>
 #include <utility>
 
-namespace piper::plan {
+namespace piper::placement {
 namespace {
 
 constexpr PlaceOptions kQuick{.max_swaps = 200'000, .max_branches = 30'000};
@@ -53,4 +53,4 @@ StepChoice choose_nodes_by_step(const cluster::Allocation& allocation, int64_t c
   return best;
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement

@@ -1,7 +1,7 @@
 // Properties of placements over random topologies. RC_PARAMS="seed=... max_success=..." tries
 // others; a failure prints the smallest case and its seed.
 #include <doctest/doctest.h>
-#include <piper/plan/place_ranks.h>
+#include <piper/placement/place_ranks.h>
 #include <rapidcheck.h>
 
 #include <cstdlib>
@@ -9,7 +9,7 @@
 
 #include "placement_cases.h"
 
-namespace piper::plan {
+namespace piper::placement {
 
 TEST_CASE(
     "on any topology every rank has a slot of its own, and no placement is dearer than given") {
@@ -39,4 +39,4 @@ TEST_CASE(
   }));
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement

@@ -1,11 +1,11 @@
 #include <piper/collective/algorithms.h>
-#include <piper/plan/placed_exchange.h>
+#include <piper/placement/placed_exchange.h>
 #include <piper/sim/flow_limit.h>
 #include <piper/sim/placement.h>
 
 #include <cmath>
 
-namespace piper::plan {
+namespace piper::placement {
 
 std::optional<double> placed_exchange_seconds(const cluster::Allocation& allocation,
                                               const Slots& slots, std::span<const RankGroup> groups,
@@ -43,4 +43,4 @@ std::optional<double> placed_exchange_seconds(const cluster::Allocation& allocat
   return sim::price(steps, sim::fabric_of(allocation.machine, placed));
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement

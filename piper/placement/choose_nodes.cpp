@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
-#include <piper/plan/choose_nodes.h>
+#include <piper/placement/choose_nodes.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
 #include <set>
 
-namespace piper::plan {
+namespace piper::placement {
 namespace {
 
 using Nodes = std::vector<int32_t>;
@@ -239,4 +239,4 @@ NodeChoice choose_nodes(const cluster::Allocation& allocation, int64_t count,
   return Chooser(allocation, count, groups, num_ranks).choose();
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement

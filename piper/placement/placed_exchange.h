@@ -3,14 +3,14 @@
 #pragma once
 
 #include <piper/cluster/allocation.h>
-#include <piper/plan/placement_price.h>
+#include <piper/placement/placement_price.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
 #include <optional>
 #include <span>
 
-namespace piper::plan {
+namespace piper::placement {
 
 inline constexpr int64_t kMostSimulatedMessages = 400'000;  // about a second
 
@@ -23,4 +23,4 @@ std::optional<double> placed_exchange_seconds(const cluster::Allocation& allocat
                                               const strategy::Strategy& strategy,
                                               int64_t most_messages = kMostSimulatedMessages);
 
-}  // namespace piper::plan
+}  // namespace piper::placement

@@ -1,14 +1,14 @@
 // The packing of place_ranks.h: blocks of ranks into units, from the outside in.
 #pragma once
 
-#include <piper/plan/placement_price.h>
+#include <piper/placement/placement_price.h>
 
 #include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-namespace piper::plan {
+namespace piper::placement {
 
 // [level][rank]: the block of a rank; level 0 is the rank alone, each further level joins what the
 // next lighter axis ties together. Numbered in the order of ranks.
@@ -29,4 +29,4 @@ inline constexpr std::array kPackRules{PackRule::kTogetherRoomy, PackRule::kToge
 RankSlots pack_ranks(const Slots& slots, const std::vector<std::vector<int32_t>>& blocks,
                      PackRule rule);
 
-}  // namespace piper::plan
+}  // namespace piper::placement

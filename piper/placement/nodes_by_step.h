@@ -8,12 +8,12 @@
 // named.
 #pragma once
 
-#include <piper/plan/choose_nodes.h>
-#include <piper/plan/placed_steps.h>
+#include <piper/placement/choose_nodes.h>
+#include <piper/placement/placed_steps.h>
 
 #include <cstdint>
 
-namespace piper::plan {
+namespace piper::placement {
 
 struct StepChoice {
   NodeChoice choice;            // its seconds are of busy links, as choose_nodes() has them
@@ -27,4 +27,4 @@ StepChoice choose_nodes_by_step(const cluster::Allocation& allocation, int64_t c
                                 const model::Model& model, const strategy::Strategy& strategy,
                                 const ExposedSeconds& exposed, double predicted_seconds);
 
-}  // namespace piper::plan
+}  // namespace piper::placement

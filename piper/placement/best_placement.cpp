@@ -1,11 +1,11 @@
-#include <piper/plan/best_placement.h>
+#include <piper/placement/best_placement.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
 #include <set>
 
-namespace piper::plan {
+namespace piper::placement {
 namespace {
 
 constexpr double kBelow = 1 - 1e-12;  // of the best: else the same but for rounding
@@ -194,4 +194,4 @@ BestPlacement best_placement(const Slots& slots, std::span<const RankGroup> grou
   return Brancher(slots, groups, known, order, max_branches).search();
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement

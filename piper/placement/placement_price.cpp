@@ -1,12 +1,12 @@
 #include <piper/base/error.h>
 #include <piper/cost/exchange_time.h>
-#include <piper/plan/placement_price.h>
+#include <piper/placement/placement_price.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
 
-namespace piper::plan {
+namespace piper::placement {
 namespace {
 
 // Of all members together, given how many each unit holds.
@@ -129,4 +129,4 @@ std::vector<double> least_group_seconds(const Slots& slots, std::span<const Rank
   return least;
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement

@@ -3,12 +3,12 @@
 // least, reach the best known.
 #pragma once
 
-#include <piper/plan/placement_price.h>
+#include <piper/placement/placement_price.h>
 
 #include <cstdint>
 #include <span>
 
-namespace piper::plan {
+namespace piper::placement {
 
 struct BestPlacement {
   RankSlots ranks;
@@ -21,4 +21,4 @@ BestPlacement best_placement(const Slots& slots, std::span<const RankGroup> grou
                              const RankSlots& known, std::span<const int32_t> order,
                              int64_t max_branches);
 
-}  // namespace piper::plan
+}  // namespace piper::placement

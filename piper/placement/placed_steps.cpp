@@ -1,13 +1,13 @@
 #include <piper/base/error.h>
 #include <piper/cost/exchange_time.h>
-#include <piper/plan/placed_exchange.h>
-#include <piper/plan/placed_steps.h>
+#include <piper/placement/placed_exchange.h>
+#include <piper/placement/placed_steps.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
 
-namespace piper::plan {
+namespace piper::placement {
 namespace {
 
 constexpr auto kExperts = static_cast<size_t>(Axis::kExpert);
@@ -205,4 +205,4 @@ PlacedStep place_step(const cluster::Allocation& allocation, const Slots& slots,
   return placed;
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement

@@ -4,12 +4,12 @@
 #include <piper/cost/rank_parameters.h>
 #include <piper/cost/sent_bytes.h>
 #include <piper/model/count.h>
-#include <piper/plan/rank_traffic.h>
+#include <piper/placement/rank_traffic.h>
 
 #include <algorithm>
 #include <map>
 
-namespace piper::plan {
+namespace piper::placement {
 namespace {
 
 namespace example = cost::example;
@@ -254,4 +254,4 @@ TEST_CASE("a V sends between neighbours twice, and nothing in its turn") {
   CHECK(groups[0].bytes == doctest::Approx(2.0 * 32 * 8 * 4 * 4));
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement

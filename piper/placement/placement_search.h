@@ -1,13 +1,13 @@
 // A placement that knows its price while ranks are swapped: the local search of place_ranks.h.
 #pragma once
 
-#include <piper/plan/placement_price.h>
+#include <piper/placement/placement_price.h>
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-namespace piper::plan {
+namespace piper::placement {
 
 class PlacementSearch {
  public:
@@ -50,4 +50,4 @@ class PlacementSearch {
   std::vector<int32_t> num_units_;  // [group x boundaries + boundary]
 };
 
-}  // namespace piper::plan
+}  // namespace piper::placement

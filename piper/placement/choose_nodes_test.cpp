@@ -1,13 +1,13 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/plan/choose_nodes.h>
+#include <piper/placement/choose_nodes.h>
 
 #include <numeric>
 #include <set>
 
 #include "placement_cases.h"
 
-namespace piper::plan {
+namespace piper::placement {
 namespace {
 
 using namespace example_places;
@@ -178,4 +178,4 @@ TEST_CASE("more nodes than are free are refused") {
   CHECK_THROWS_AS(choose_nodes(free, 0, expert_groups(1, 4), 4), InvalidInput);
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement

@@ -1,14 +1,14 @@
 #include <piper/base/error.h>
-#include <piper/plan/best_placement.h>
-#include <piper/plan/pack_ranks.h>
-#include <piper/plan/place_ranks.h>
-#include <piper/plan/placement_search.h>
+#include <piper/placement/best_placement.h>
+#include <piper/placement/pack_ranks.h>
+#include <piper/placement/place_ranks.h>
+#include <piper/placement/placement_search.h>
 
 #include <algorithm>
 #include <numeric>
 #include <random>
 
-namespace piper::plan {
+namespace piper::placement {
 namespace {
 
 constexpr int32_t kMostBranched = 24;  // ranks: step 3 hardly ever ends with more
@@ -135,4 +135,4 @@ Placing place_ranks(const Slots& slots, std::span<const RankGroup> groups, int32
   return Placer(slots, groups, num_ranks, options).place();
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement

@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
-#include <piper/plan/best_placement.h>
-#include <piper/plan/pack_ranks.h>
-#include <piper/plan/place_ranks.h>
-#include <piper/plan/placed_exchange.h>
-#include <piper/plan/placement_search.h>
+#include <piper/placement/best_placement.h>
+#include <piper/placement/pack_ranks.h>
+#include <piper/placement/place_ranks.h>
+#include <piper/placement/placed_exchange.h>
+#include <piper/placement/placement_search.h>
 
 #include <algorithm>
 #include <functional>
@@ -13,7 +13,7 @@
 
 #include "placement_cases.h"
 
-namespace piper::plan {
+namespace piper::placement {
 namespace {
 
 using namespace example_places;
@@ -217,4 +217,4 @@ TEST_CASE("an exchange that stays on its switch is faster in virtual time, too")
   CHECK(!placed_exchange_seconds(a, slots, {}, given, 1e5, flat));
 }
 
-}  // namespace piper::plan
+}  // namespace piper::placement
