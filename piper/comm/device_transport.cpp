@@ -30,7 +30,7 @@ class DeviceSend final : public Request {
       problem = offer.problem;
       if (offer.copied) memory_.wait(*offer.copied);
     });
-    if (!problem.empty()) throw CommError(problem);
+    if (!problem.empty()) throw MessageError(problem);
     return is_done_ = true;
   }
   void tell(Completions& completions, int32_t number) override {
@@ -80,7 +80,7 @@ class DeviceReceive final : public Request {
                                   peer_.value, name_.what));
     // Its receive was posted before the offer.
     copied_ = inner_.post_send(peer_, name_, part_ | kCopied, {});
-    if (!problem.empty()) throw CommError(problem);
+    if (!problem.empty()) throw MessageError(problem);
     return is_done_ = true;
   }
   void tell(Completions& completions, int32_t number) override {

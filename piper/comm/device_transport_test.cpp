@@ -253,22 +253,24 @@ TEST_CASE("a device that breaks on the way to the host ends the send, and a drop
   LateStreams streams(2);
   std::vector<std::byte> sent(64), received(64);
   const auto offers = std::make_shared<DeviceOffers>(std::vector{Rank::none()});
-  LocalWorld world(2);
-  CHECK_THROWS_WITH_AS(
-      streams.in_background(
-          1,
-          [&] {
-            run_ranks(world, [&](Transport& host) {
-              LateMemory memory(streams, host.rank().value);
-              memory.break_with("an illegal address");
-              DeviceTransport transport(host, memory, offers);
-              if (host.rank() == Rank(1))
-                wait(transport, *start_receive(transport, Rank(0), {1, "x"}, received), kTimeout);
-              else
-                wait(transport, *start_send(transport, Rank(1), {1, "x"}, sent), kTimeout);
-            });
-          }),
-      "an illegal address (in 'x', waiting for rank 1 (send, 64 bytes))", CommError);
+  for (const std::string problem : {"an illegal address", "an illegal address, 4 bytes too far"}) {
+    LocalWorld world(2);
+    CHECK_THROWS_WITH_AS(
+        streams.in_background(
+            1,
+            [&] {
+              run_ranks(world, [&](Transport& host) {
+                LateMemory memory(streams, host.rank().value);
+                memory.break_with(problem);
+                DeviceTransport transport(host, memory, offers);
+                if (host.rank() == Rank(1))
+                  wait(transport, *start_receive(transport, Rank(0), {1, "x"}, received), kTimeout);
+                else
+                  wait(transport, *start_send(transport, Rank(1), {1, "x"}, sent), kTimeout);
+              });
+            }),
+        (problem + " (in 'x', waiting for rank 1 (send, 64 bytes))").c_str(), CommError);
+  }
   // Dropped before its stream has come to it: nobody is called.
   LocalWorld other(2);
   Completions completions;

@@ -340,8 +340,7 @@ uint64_t LocalState::wait_completion(Rank rank, uint64_t seen, double timeout_se
     if (!bell.rung.wait_until(lock, until, woken)) return seen;
   }
   lock.unlock();
-  check(rank, "waiting");
-  return seen;
+  throw CommError(failure_for(rank, "waiting"));
 }
 
 void LocalState::wake(Rank rank) { ring(rank); }
@@ -362,9 +361,12 @@ Failure LocalState::failure() const {
   return failure_;
 }
 
-void LocalState::check(Rank rank, const std::string& context) const {
-  if (!failed()) return;
-  throw CommError(fmt::format("rank {}: {}: {}", rank.value, context, sentence(failure())));
+std::string LocalState::failure_for(Rank rank, const std::string& context) const {
+  return fmt::format("rank {}: {}: {}", rank.value, context, sentence(failure()));
+}
+
+void LocalState::check(const Posting& posting) const {
+  if (failed()) throw MessageError(failure_for(posting.owner, posting.describe()));
 }
 
 std::string LocalState::unmatched() const {

@@ -142,8 +142,9 @@ class LocalState {
   // The first call counts; all of them wake every rank.
   void fail(Rank rank, const std::string& reason);
   Failure failure() const;
-  // Throws CommError "rank 1: <context>: rank 2 failed: <reason>" when the world has failed.
-  void check(Rank rank, const std::string& context) const;
+  // Throws MessageError "rank 1: send 'x' to rank 2, 8 bytes: rank 2 failed: <reason>" when the world
+  // has failed.
+  void check(const Posting& posting) const;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 
   // Every posting without its counterpart: "rank 0: receive 'a' from rank 1; rank 1: ..."; at
@@ -169,6 +170,8 @@ class LocalState {
     std::deque<std::string> left;  // descriptions of unfinished requests that were dropped
   };
 
+  // What has failed, for a rank that was doing this.
+  std::string failure_for(Rank rank, const std::string& context) const;
   // Changes what the bell's mutex protects, and wakes whoever waits there if that says so.
   template <class Change>
   static void rouse(Bell& bell, Change change);

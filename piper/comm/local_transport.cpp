@@ -17,11 +17,11 @@ class LocalRequest final : public Request {
       case PostingState::kDone:
         return true;
       case PostingState::kMismatched:
-        throw CommError(posting_->problem);
+        throw MessageError(posting_->problem);
       case PostingState::kWaiting:
       case PostingState::kCopying:
       case PostingState::kWithdrawn:
-        if (state_->failed()) state_->check(posting_->owner, posting_->describe());
+        if (state_->failed()) state_->check(*posting_);
         return false;
     }
     return false;
@@ -95,7 +95,7 @@ class LocalTransport final : public Transport {
     posting->name = name;
     posting->part = part;
     posting->size = size;
-    if (state_->failed()) state_->check(rank_, posting->describe());
+    if (state_->failed()) state_->check(*posting);
     return posting;
   }
 

@@ -267,11 +267,11 @@ void wait(Transport& transport, Operation& operation, double timeout_seconds) {
   const auto advance = [&] {
     try {
       return operation.advance();
+    } catch (const MessageError&) {
+      throw;
     } catch (const CommError& error) {
       // A failure that was noticed between messages does not know what it stopped.
-      const std::string said = error.what();
-      if (said.find(" bytes") != std::string::npos) throw;
-      throw CommError(fmt::format("{} (in {})", said, operation.waiting_for()));
+      throw CommError(fmt::format("{} (in {})", error.what(), operation.waiting_for()));
     }
   };
   while (!advance()) {

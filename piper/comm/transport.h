@@ -9,6 +9,7 @@
 // sizes then differ, the sender hears of it at its next call.
 #pragma once
 
+#include <piper/base/error.h>
 #include <piper/base/strong_id.h>
 
 #include <atomic>
@@ -22,6 +23,11 @@
 #include <vector>
 
 namespace piper::comm {
+
+// What stopped a message, and which: its text names the operation, the peer and the bytes.
+class MessageError : public CommError {
+  using CommError::CommError;
+};
 
 // Names one operation of the whole run: the same on every member, never reused (e.g. step << 32 |
 // operation id). `what` is for people: "F3 L2 dispatch".
