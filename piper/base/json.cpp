@@ -61,13 +61,11 @@ class StrictBuilder {
 
   template <class Exception>
   bool parse_error(size_t position, const std::string& token, const Exception& error) {
+    constexpr int kNumberOverflow = 406;  // of nlohmann::json's table of exceptions
+    if (error.id == kNumberOverflow) out_of_range(token);
     std::string what = error.what();
     if (const size_t bracket = what.find("] "); bracket != std::string::npos)
       what = what.substr(bracket + 2);
-    if (what.find("out of range") != std::string::npos ||
-        what.find("out_of_range") != std::string::npos ||
-        what.find("number overflow") != std::string::npos)
-      out_of_range(token);
     // What was read last may be as long as the file.
     what = what.substr(0, what.find("; last read"));
     fail(fmt::format("is not valid JSON at byte {}: {}", position, one_line(what)));

@@ -33,6 +33,9 @@ TEST_CASE("what nlohmann accepts or mangles is refused by name") {
   CHECK(parse_error(R"({"a": 123456789012345678901234})").find("does not fit 64 bits") !=
         std::string::npos);
   CHECK(parse_error(R"({"a": 1e400})").find("out of range") != std::string::npos);
+  // Words of the document that read like that are no such number.
+  CHECK(parse_error(R"({"a": "number overflow\q"})").find("is not valid JSON at byte") !=
+        std::string::npos);
   CHECK(parse_error(R"({"a": 1} x)").find("not valid JSON") != std::string::npos);
   CHECK(parse_error("{\"a\": ").find("not valid JSON") != std::string::npos);
   CHECK(parse_error(std::string(1000000, '[')).find("nested deeper than 64") != std::string::npos);
