@@ -362,6 +362,7 @@ Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
   for (size_t i = 0; i < verdicts.size(); ++i) {
     const plan::FamilyVerdict& v = verdicts[i];
     Json one{{"family", v.family},
+             {"wins", v.wins},
              {"why_it_lost", v.lost},
              {"smallest_change", v.revive},
              {"num_priced", plan.families[i].num_priced}};

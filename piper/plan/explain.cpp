@@ -132,6 +132,7 @@ FamilyVerdict verdict(const Request& r, const FamilyBest& of, const Candidate* w
   const Candidate& c = *of.best;
   v.best = describe(c.strategy);
   if (winner == nullptr || family_of(winner->strategy) == of.family) {
+    v.wins = true;
     v.lost = "wins: " + limits((winner == nullptr ? c : *winner).time());
     v.revive = "-";
     return v;

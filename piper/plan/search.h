@@ -208,6 +208,7 @@ void simulate_ranked(const Request& request, Plan& plan, int64_t count = kMostSi
 // Why the best of a family lost to the best of all, and the smallest change that would revive it.
 struct FamilyVerdict {
   std::string family, best, lost, revive;
+  bool wins = false;  // the best of all is of this family, or nothing is to be compared
 };
 std::vector<FamilyVerdict> explain_families(const Request& request, const Plan& plan);
 

@@ -140,6 +140,7 @@ PlanFamily parse_family(ObjectReader& reader) {
   return {.family = reader.text("family", ""),
           .why_it_lost = reader.text("why_it_lost", ""),
           .smallest_change = reader.text("smallest_change", ""),
+          .wins = reader.boolean("wins", false),
           .num_priced = count(reader, "num_priced"),
           .best = optional_row(reader, "best"),
           .nearest = optional_row(reader, "nearest")};

@@ -46,6 +46,7 @@ struct RejectedFamily {
 
 struct PlanFamily {
   std::string family, why_it_lost, smallest_change;
+  bool wins = false;
   int64_t num_priced = 0;
   std::optional<PlanRow> best, nearest;  // that fits; that lacks least
 };

@@ -20,7 +20,7 @@ constexpr const char* kPlan = R"({
       "time": {"compute_seconds": 2.0, "idle_seconds": 0.5},
       "memory": {"fullest_stage": 0, "weights_and_gradients_bytes": 4e10, "activations_bytes": 2.05e10},
       "not_runnable": ["zero <1>"]}}],
-  "families": [{"family": "pipeline", "why_it_lost": "wins: all", "smallest_change": "-", "num_priced": 7,
+  "families": [{"family": "pipeline", "wins": true, "why_it_lost": "largest MFU", "smallest_change": "-", "num_priced": 7,
      "best": {"mesh": {"pp": 2, "ep": 8, "dp": 32}, "predicted": {"mfu": 0.4, "time": {"compute_seconds": 2}}}},
     {"family": "tensor parallel", "why_it_lost": "does not <fit>", "smallest_change": "9 GiB more", "num_priced": 3,
      "nearest": {"mesh": {"pp": 1, "ep": 8, "dp": 8, "tp": 8}, "predicted": {"peak_bytes": 9e10,
@@ -98,6 +98,7 @@ TEST_CASE("the document's figures are on the page: mesh without idle axes, compo
   CHECK(plan.ranked.front().seconds.back() == std::pair<std::string, double>("idle", 0.5));
   const std::string html = render(plan);
   CHECK(has(section_of(html, "families"), "9 GiB more"));
+  CHECK(has(section_of(html, "families"), "class=\"chosen\""));  // the one that wins
   CHECK(has(section_of(html, "memory"), "tensor parallel (no)"));
   CHECK(has(section_of(html, "sensitivity"), "Without visible effect: latency of level pod."));
   CHECK(has(section_of(html, "roofline"), "of its roof"));

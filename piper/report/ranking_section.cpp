@@ -206,7 +206,7 @@ std::string families_section(const PlanDocument& plan) {
                                     {f.why_it_lost},
                                     {f.smallest_change},
                                     {std::to_string(f.num_priced)}},
-                          .css_class = f.why_it_lost.starts_with("wins") ? "chosen" : ""});
+                          .css_class = f.wins ? "chosen" : ""});
   }
   return to_html(table) + rejected_table(plan);
 }
