@@ -3,7 +3,6 @@
 #include <piper/collective/halo_dedup_combine.h>
 #include <piper/collective/halo_dedup_dispatch.h>
 #include <piper/collective/reductions.h>
-#include <piper/collective/stage_transfer.h>
 #include <piper/collective/stream_order.h>
 
 #include <limits>
@@ -108,22 +107,6 @@ TEST_CASE("every reduction executes on streams") {
                   return reduction(algorithm, m, topology, count);
                 })) == "");
         }
-}
-
-TEST_CASE("transfers between stages execute on streams, straight and spread over NICs") {
-  for (const Topology& topology : small_topologies()) {
-    const auto n = static_cast<int32_t>(num_members(topology));
-    std::vector<Transfer> transfers;
-    for (int32_t from = 0; from < n; ++from)
-      for (int32_t to = 0; to < n; ++to)
-        if (from != to) transfers.push_back({from, to, (from * 5 + to * 3) % 11});
-    for (const bool spread : {false, true}) {
-      CAPTURE(to_text(topology));
-      CHECK(first_problem(members_of(n, [&](int64_t m) {
-              return stage_transfer(m, topology, transfers, spread);
-            })) == "");
-    }
-  }
 }
 
 TEST_CASE("groups are as many as an algorithm has rounds") {

@@ -5,7 +5,6 @@
 #include <piper/collective/halo_dedup_combine.h>
 #include <piper/collective/halo_dedup_dispatch.h>
 #include <piper/collective/reductions.h>
-#include <piper/collective/stage_transfer.h>
 
 #include <atomic>
 
@@ -189,20 +188,6 @@ TEST_CASE("deduplicated exchanges move and add rows on streams as on plain buffe
     CHECK(first_wrong(stand_in, n, cases) == "");
     CHECK(stand_in.first_fault() == "");
   }
-}
-
-TEST_CASE("transfers between stages execute on streams") {
-  const StandIn stand_in(kStrict);
-  const Topology topology = collective::even_nodes(2, 4, 2);
-  std::vector<collective::Transfer> transfers;
-  for (int32_t from = 0; from < 4; ++from) transfers.push_back({from, from + 4, 10 + from});
-  std::vector<Case> cases;
-  for (const bool spread : {false, true})
-    cases.push_back({spread ? "spread" : "straight", [&, spread](int64_t m) {
-                       return collective::stage_transfer(m, topology, transfers, spread);
-                     }});
-  CHECK(first_wrong(stand_in, 8, cases) == "");
-  CHECK(stand_in.first_fault() == "");
 }
 
 // --- what the stand-in must not let pass
