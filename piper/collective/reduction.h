@@ -35,8 +35,6 @@ std::vector<Block> shares_of(std::span<const int64_t> counts);
 int64_t sum_of(std::span<const int64_t> counts);
 
 // An all-gather straight after, on the places that the reduce-scatter has left.
-void write_reduce_scatter_ring(Reduction& reduction);
-void write_all_gather_ring(Reduction& reduction);
 void write_reduce_scatter_hierarchical(Reduction& reduction, const Units& nodes);
 void write_all_gather_hierarchical(Reduction& reduction, const Units& nodes);
 

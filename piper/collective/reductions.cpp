@@ -1,13 +1,10 @@
 #include <piper/base/error.h>
 #include <piper/collective/all_gather_direct.h>
 #include <piper/collective/all_gather_hierarchical.h>
-#include <piper/collective/all_gather_ring.h>
 #include <piper/collective/all_reduce_direct.h>
 #include <piper/collective/all_reduce_hierarchical.h>
-#include <piper/collective/all_reduce_ring.h>
 #include <piper/collective/reduce_scatter_direct.h>
 #include <piper/collective/reduce_scatter_hierarchical.h>
-#include <piper/collective/reduce_scatter_ring.h>
 #include <piper/collective/reductions.h>
 
 namespace piper::collective {
@@ -16,8 +13,6 @@ const char* name(ReductionAlgorithm algorithm) {
   switch (algorithm) {
     case ReductionAlgorithm::kDirect:
       return "direct";
-    case ReductionAlgorithm::kRing:
-      return "ring";
     case ReductionAlgorithm::kHierarchical:
       return "hierarchical";
   }
@@ -34,8 +29,6 @@ MemberSteps reduce_scatter(ReductionAlgorithm algorithm, int64_t member, const T
   switch (algorithm) {
     case ReductionAlgorithm::kDirect:
       return reduce_scatter_direct(member, num_members(topology), count);
-    case ReductionAlgorithm::kRing:
-      return reduce_scatter_ring(member, num_members(topology), count);
     case ReductionAlgorithm::kHierarchical:
       return reduce_scatter_hierarchical(member, topology, count);
   }
@@ -48,8 +41,6 @@ MemberSteps all_gather(ReductionAlgorithm algorithm, int64_t member, const Topol
   switch (algorithm) {
     case ReductionAlgorithm::kDirect:
       return all_gather_direct(member, num_members(topology), count);
-    case ReductionAlgorithm::kRing:
-      return all_gather_ring(member, num_members(topology), count);
     case ReductionAlgorithm::kHierarchical:
       return all_gather_hierarchical(member, topology, count);
   }
@@ -62,8 +53,6 @@ MemberSteps all_reduce(ReductionAlgorithm algorithm, int64_t member, const Topol
   switch (algorithm) {
     case ReductionAlgorithm::kDirect:
       return all_reduce_direct(member, num_members(topology), count);
-    case ReductionAlgorithm::kRing:
-      return all_reduce_ring(member, num_members(topology), count);
     case ReductionAlgorithm::kHierarchical:
       return all_reduce_hierarchical(member, topology, count);
   }

@@ -13,12 +13,11 @@ namespace piper::collective {
 
 enum class ReductionAlgorithm : uint8_t {
   kDirect,       // everyone to every owner, added by ascending member
-  kRing,         // from neighbour to neighbour
   kHierarchical  // inside the nodes first
 };
-inline constexpr std::array kReductionAlgorithms{
-    ReductionAlgorithm::kDirect, ReductionAlgorithm::kRing, ReductionAlgorithm::kHierarchical};
-const char* name(ReductionAlgorithm algorithm);  // "direct", "ring", "hierarchical"
+inline constexpr std::array kReductionAlgorithms{ReductionAlgorithm::kDirect,
+                                                 ReductionAlgorithm::kHierarchical};
+const char* name(ReductionAlgorithm algorithm);  // "direct", "hierarchical"
 // By which a strategy's gradients are summed.
 ReductionAlgorithm algorithm_of(strategy::Reduction reduction);
 

@@ -8,9 +8,9 @@
 namespace piper::collective {
 namespace {
 
-// The sum of element `first` on of all members as an algorithm adds it up for the share of `owner`.
-Piece sum_of(ReductionAlgorithm algorithm, const Topology& topology, int64_t owner,
-             const Block& share, Sums& sums) {
+// The sum of a share over all members as an algorithm adds it up.
+Piece sum_of(ReductionAlgorithm algorithm, const Topology& topology, const Block& share,
+             Sums& sums) {
   const int64_t n = num_members(topology);
   const auto value = [&](int64_t m) {
     return Piece{share.count, static_cast<int32_t>(m), share.offset};
@@ -20,9 +20,6 @@ Piece sum_of(ReductionAlgorithm algorithm, const Topology& topology, int64_t own
   switch (algorithm) {
     case ReductionAlgorithm::kDirect:
       for (int64_t m = 0; m < n; ++m) total = plus(total, value(m));
-      break;
-    case ReductionAlgorithm::kRing:
-      for (int64_t i = 1; i <= n; ++i) total = plus(total, value((owner + i) % n));
       break;
     case ReductionAlgorithm::kHierarchical: {
       const Units nodes(topology, 0);
@@ -51,7 +48,7 @@ ExpectedOf scattered(ReductionAlgorithm algorithm, const Topology& topology, int
   return [=](int64_t m, Sums& sums) -> std::vector<Expected> {
     const Block share = reduce_share(m, num_members(topology), count);
     if (share.count == 0) return {};
-    return {{share.offset, sum_of(algorithm, topology, m, share, sums)}};
+    return {{share.offset, sum_of(algorithm, topology, share, sums)}};
   };
 }
 
@@ -75,7 +72,7 @@ ExpectedOf reduced(ReductionAlgorithm algorithm, const Topology& topology, int64
     for (int64_t owner = 0; owner < num_members(topology); ++owner) {
       const Block share = reduce_share(owner, num_members(topology), count);
       if (share.count > 0)
-        expected.push_back({share.offset, sum_of(algorithm, topology, owner, share, sums)});
+        expected.push_back({share.offset, sum_of(algorithm, topology, share, sums)});
     }
     return expected;
   };
@@ -129,8 +126,7 @@ TEST_CASE("shares of any sizes are summed and gathered as equal ones are") {
       const StepsOf sums = [&](int64_t m) { return reduce_scatter_direct(m, counts, piece); };
       const ExpectedOf sum = [&](int64_t m, Sums& of) -> std::vector<Expected> {
         if (shares[m].count == 0) return {};
-        return {
-            {shares[m].offset, sum_of(ReductionAlgorithm::kDirect, topology, m, shares[m], of)}};
+        return {{shares[m].offset, sum_of(ReductionAlgorithm::kDirect, topology, shares[m], of)}};
       };
       CHECK(first_of(prove(topology, sums, true, sum).problems) == "");
       for (int64_t m = 0; m < std::ssize(counts); ++m) CHECK(sums(m).output_count == all);
@@ -160,8 +156,6 @@ TEST_CASE(
   const int64_t m = nodes - 1;
   for (const ReductionOf half : {ReductionOf{reduce_scatter}, ReductionOf{all_gather}}) {
     CHECK(traffic(half, ReductionAlgorithm::kDirect)[1] == Traffic{n * m * r, n * m * r * 10});
-    CHECK(traffic(half, ReductionAlgorithm::kRing)[1] ==
-          Traffic{nodes * (n - 1), nodes * (n - 1) * 10});
     CHECK(traffic(half, ReductionAlgorithm::kHierarchical)[1] == Traffic{n * m, n * m * 10});
   }
   CHECK(traffic(all_gather, ReductionAlgorithm::kHierarchical)[0] ==
@@ -177,20 +171,10 @@ TEST_CASE("scratch of reductions is what the headers say") {
   const Topology topology = even_nodes(3, 4);
   const int64_t count = 120;  // shares of 10
   CHECK(reduce_scatter(ReductionAlgorithm::kDirect, 5, topology, count).scratch_count == 11 * 10);
-  CHECK(reduce_scatter(ReductionAlgorithm::kRing, 5, topology, count).scratch_count == 2 * 10);
   CHECK(all_reduce(ReductionAlgorithm::kHierarchical, 5, topology, count).scratch_count ==
         3 * 30 + 2 * 10);
   for (const ReductionAlgorithm algorithm : kReductionAlgorithms)
     CHECK(all_gather(algorithm, 5, topology, count).scratch_count == 0);
-}
-
-TEST_CASE("rings execute on a blocking transport") {
-  const Topology topology = apart(5);
-  const Proof proof = prove(
-      topology,
-      [&](int64_t m) { return in_rounds(all_reduce(ReductionAlgorithm::kRing, m, topology, 23)); },
-      true, reduced(ReductionAlgorithm::kRing, topology, 23));
-  CHECK(first_of(proof.problems) == "");
 }
 
 TEST_CASE("every step of the reductions is needed") {
