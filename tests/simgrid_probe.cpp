@@ -141,7 +141,7 @@ int main(int argc, char** argv) {
   std::vector<MemberSteps> members;
   for (int64_t m = 0; m < fabric.num_members(); ++m)
     members.push_back(collective::all_to_all(algorithm, m, topology, count,
-                                             {.chunk = collective::chunk_for(4, 4, bytes)}));
+                                             {.chunk = std::max<int64_t>(1, bytes)}));
   write_platform(fabric, folder);
   write_steps(members, folder);
   fmt::print("seconds {:.12g}\n", sim::price(members, fabric));

@@ -180,29 +180,6 @@ std::string to_text(const ExpertPlacement& placement) {
   return fmt::format("{}", fmt::join(ranks, " | "));
 }
 
-ExpertPlacement parse_placement(std::string_view text, int64_t num_experts,
-                                const std::string& source) {
-  std::vector<std::vector<int32_t>> held(1);
-  for (size_t i = 0; i < text.size();) {
-    if (text[i] == ' ') {
-      ++i;
-    } else if (text[i] == '|') {
-      held.emplace_back();
-      ++i;
-    } else {
-      int32_t expert = -1;
-      const auto [end, error] = std::from_chars(text.data() + i, text.data() + text.size(), expert);
-      if (error != std::errc() || expert < 0)
-        throw InvalidInput(fmt::format(
-            "{}: no placement at character {}; allowed: experts of each rank, as in '0 1 | 2 3'",
-            source, i + 1));
-      held.back().push_back(expert);
-      i = static_cast<size_t>(end - text.data());
-    }
-  }
-  return {std::move(held), num_experts, source};
-}
-
 Json to_json(const Placements& placements) {
   Json json = Json::object();
   for (const auto& [layer, placement] : placements) json[std::to_string(layer)] = placement.held();

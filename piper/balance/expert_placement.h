@@ -23,7 +23,6 @@
 #include <map>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace piper::balance {
@@ -103,10 +102,8 @@ class ExpertPlacement {
 // By global layer; a layer without an entry has the plain one.
 using Placements = std::map<int32_t, ExpertPlacement>;
 
-// "0 1 | 2 3". parse_placement is its inverse; throws InvalidInput as the constructor does.
+// "0 1 | 2 3".
 std::string to_text(const ExpertPlacement& placement);
-ExpertPlacement parse_placement(std::string_view text, int64_t num_experts,
-                                const std::string& source);
 
 // {"<layer>": [[expert, ...] by rank], ...}. from_json throws InvalidInput, all problems at once:
 // what is no such document, a layer that `num_experts` (by layer) does not know, and what the

@@ -16,11 +16,10 @@ namespace fs = std::filesystem;
 
 std::vector<std::string> damage_of(const fs::path& checkpoint) {
   try {
-    verify_checkpoint(checkpoint);
+    return inspect_checkpoint(checkpoint, Depth::kHashes).problems;
   } catch (const InvalidInput& error) {
     return error.problems();
   }
-  return {};
 }
 
 void flip(const fs::path& file, int64_t position, int bit) {

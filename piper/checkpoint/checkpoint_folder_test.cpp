@@ -126,11 +126,11 @@ TEST_CASE("removing touches what Piper wrote, and follows no link") {
   CHECK(notes[0].ends_with("step-00000001: stays, others have put files into it"));
   CHECK(entries(checkpoints) == Names{"notes.txt", "other", "step-00000001", "step-00000004"});
   CHECK(entries(checkpoints / "step-00000001") == Names{"notes.txt"});
-  CHECK_NOTHROW(verify_checkpoint(elsewhere.path() / "step-00000004"));
+  CHECK(inspect_checkpoint(elsewhere.path() / "step-00000004", Depth::kHashes).problems.empty());
 
   fs::create_directory_symlink(elsewhere.path(), folder.path() / "link");
   CHECK_THROWS_AS(remove_checkpoints(folder.path() / "link"), InvalidInput);
-  CHECK_NOTHROW(verify_checkpoint(elsewhere.path() / "step-00000004"));
+  CHECK(inspect_checkpoint(elsewhere.path() / "step-00000004", Depth::kHashes).problems.empty());
   CHECK(remove_checkpoints(folder.path() / "absent").empty());
 }
 

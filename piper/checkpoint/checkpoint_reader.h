@@ -21,9 +21,9 @@ namespace piper::checkpoint {
 
 class CheckpointReader {
  public:
-  // Reads the headers of all shards; no file stays open. The checkpoint comes from
-  // verify_checkpoint() or a search, so its files are undamaged. Throws IoError; InvalidInput with
-  // every tensor of which an element is in two shards.
+  // Reads the headers of all shards; no file stays open. The checkpoint comes from a
+  // search, so its files are undamaged. Throws IoError; InvalidInput with every tensor of which an
+  // element is in two shards.
   explicit CheckpointReader(FoundCheckpoint checkpoint);
 
   const FoundCheckpoint& checkpoint() const { return checkpoint_; }

@@ -139,7 +139,7 @@ TEST_CASE("a save that fails in the background is told at every next call; the o
     CHECK(writer.take_reports().empty());
     CHECK(entries(folder.path()) == std::vector<std::string>{"step-00000001"});
   }
-  CHECK_NOTHROW(verify_checkpoint(folder.path() / "step-00000001"));
+  CHECK(inspect_checkpoint(folder.path() / "step-00000001", Depth::kHashes).problems.empty());
 }
 
 TEST_CASE("a disk that cannot flush, or has no room from the start, fails the save") {

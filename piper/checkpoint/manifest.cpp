@@ -285,12 +285,6 @@ Inspection inspect_checkpoint(const fs::path& checkpoint, Depth depth) {
   return found;
 }
 
-Manifest verify_checkpoint(const fs::path& checkpoint) {
-  Inspection found = inspect_checkpoint(checkpoint, Depth::kHashes);
-  if (!found.problems.empty()) throw InvalidInput(std::move(found.problems));
-  return std::move(*found.manifest);
-}
-
 std::vector<std::string> differences(const Manifest& manifest, const CheckpointIdentity& run,
                                      const fs::path& checkpoint) {
   const CheckpointIdentity& saved = manifest.identity;

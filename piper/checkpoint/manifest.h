@@ -82,9 +82,6 @@ Manifest read_manifest(const std::filesystem::path& checkpoint);
 // Compares a checkpoint with its manifest. Throws InvalidInput when there is no such folder.
 Inspection inspect_checkpoint(const std::filesystem::path& checkpoint, Depth depth);
 
-// As above, by hashes. Throws InvalidInput with all problems.
-Manifest verify_checkpoint(const std::filesystem::path& checkpoint);
-
 // Why this run cannot go on from a checkpoint: it is of another model. One line each, empty = it
 // can.
 std::vector<std::string> differences(const Manifest& manifest, const CheckpointIdentity& run,

@@ -210,11 +210,6 @@ class Writer {
 
 }  // namespace
 
-int64_t chunk_for(int64_t num_chunks, int64_t members, int64_t count) {
-  PIPER_CHECK(num_chunks >= 1 && members >= 1 && count >= 0);
-  return std::max<int64_t>(1, (members * count + num_chunks - 1) / num_chunks);
-}
-
 MemberSteps all_to_all_halo_chunked(int64_t member, const Topology& topology, const CountOf& count,
                                     const HaloChunks& options) {
   PIPER_CHECK(options.chunk >= 1, "chunk " + std::to_string(options.chunk));

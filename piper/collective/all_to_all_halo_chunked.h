@@ -42,8 +42,4 @@ struct HaloChunks {
 MemberSteps all_to_all_halo_chunked(int64_t member, const Topology& topology, const CountOf& count,
                                     const HaloChunks& options = {});
 
-// The size of chunk that cuts the message of a whole unit of `members` rows of `count` units into
-// `num_chunks`.
-int64_t chunk_for(int64_t num_chunks, int64_t members, int64_t count);
-
 }  // namespace piper::collective

@@ -66,7 +66,6 @@ TEST_CASE(
   CHECK(halves.max_scratch == m * (r - 1) * d);
   CHECK(rows.copied == n * d);               // the own row
   CHECK(whole.copied == n * d + n * m * d);  // and the counterpart's, out of each packet
-  CHECK(chunk_for(4, r, d) == d);
 }
 
 TEST_CASE("HALO by switch group crosses the group's boundary once for each other group") {

@@ -4,7 +4,6 @@
 #include <piper/comm/operations.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <limits>
@@ -219,21 +218,9 @@ void gather(BenchMember& member, int64_t bytes) {
   execute_half(member, bytes, "bench all-gather", &collective::all_gather);
 }
 
-void copy(BenchMember& member, int64_t bytes) {
-  if (bytes > 0) std::memcpy(member.target.data(), member.source.data(), bytes);
-}
-
 std::vector<int64_t> whole_elements(std::vector<int64_t> sizes) {
   for (int64_t& bytes : sizes) bytes -= bytes % 4;
   return sizes;
-}
-
-// The byte that `from` has for `to` at `index` of its part.
-std::byte numbered(int64_t from, int64_t to, int64_t index) {
-  const uint64_t mixed = (static_cast<uint64_t>(index) + 1) * 0x9E3779B97F4A7C15u +
-                         static_cast<uint64_t>(from) * 0xC2B2AE3D27D4EB4Fu +
-                         static_cast<uint64_t>(to) * 0x165667B19E3779F9u;
-  return static_cast<std::byte>(mixed >> 56);
 }
 
 }  // namespace
@@ -263,33 +250,6 @@ std::vector<Sample> measure_reduce_scatter(World& world, const std::vector<int64
 std::vector<Sample> measure_all_gather(World& world, const std::vector<int64_t>& sizes,
                                        const BenchOptions& options) {
   return measure(world, whole_elements(sizes), options, gather);
-}
-
-std::vector<Sample> measure_copy(World& world, const std::vector<int64_t>& sizes,
-                                 const BenchOptions& options) {
-  BenchOptions on_host = options;
-  on_host.operands = {};
-  return measure(world, sizes, on_host, copy);
-}
-
-int64_t count_wrong_all_to_all(World& world, int64_t bytes, double timeout_seconds) {
-  const int64_t n = world.size(), each = bytes / n;
-  std::atomic<int64_t> num_wrong{0};
-  run_ranks(world, [&](Transport& transport) {
-    BenchMember member{transport, timeout_seconds};
-    const int64_t rank = transport.rank().value;
-    member.make_buffers(each * n);
-    for (int64_t to = 0; to < n; ++to)
-      for (int64_t i = 0; i < each; ++i) member.source[to * each + i] = numbered(rank, to, i);
-    // Wherever nothing arrives the byte is wrong.
-    for (int64_t from = 0; from < n; ++from)
-      for (int64_t i = 0; i < each; ++i) member.target[from * each + i] = ~numbered(from, rank, i);
-    exchange(member, each * n);
-    for (int64_t from = 0; from < n; ++from)
-      for (int64_t i = 0; i < each; ++i)
-        if (member.target[from * each + i] != numbered(from, rank, i)) ++num_wrong;
-  });
-  return num_wrong;
 }
 
 }  // namespace piper::comm

@@ -1,6 +1,6 @@
 // How fast the transport is, with all ranks busy at once, as they are in training: one time over
-// all sizes for a message, an exchange, and a plain copy of as many bytes (the limit of a transport
-// that copies). Fitted by `piper profile`, printed by `piper bench`.
+// all sizes for a message, an exchange and a sum. Fitted by `piper profile`, printed by
+// `piper bench`.
 #pragma once
 
 #include <piper/cluster/timing.h>
@@ -76,13 +76,5 @@ std::vector<Sample> measure_reduce_scatter(World& world, const std::vector<int64
                                            const BenchOptions& options = {});
 std::vector<Sample> measure_all_gather(World& world, const std::vector<int64_t>& sizes,
                                        const BenchOptions& options = {});
-
-// Every rank copies `bytes` of its own host's memory, all at once, without the transport.
-std::vector<Sample> measure_copy(World& world, const std::vector<int64_t>& sizes,
-                                 const BenchOptions& options = {});
-
-// Runs one all-to-all of `bytes` a rank on numbered bytes; how many arrive wrong, on all ranks
-// of this process together.
-int64_t count_wrong_all_to_all(World& world, int64_t bytes, double timeout_seconds = 60);
 
 }  // namespace piper::comm

@@ -17,7 +17,7 @@ TEST_CASE("every measurement gives one positive time a size, in order, on odd gr
   for (const int64_t n : {1, 3}) {
     LocalWorld world(n);
     for (auto* measure : {&measure_point_to_point, &measure_all_to_all, &measure_all_reduce,
-                          &measure_reduce_scatter, &measure_all_gather, &measure_copy}) {
+                          &measure_reduce_scatter, &measure_all_gather}) {
       const auto begin = std::chrono::steady_clock::now();
       const std::vector<Sample> samples = measure(world, sizes, kShort);
       const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - begin;
@@ -76,7 +76,6 @@ TEST_CASE("operands that are elsewhere are made there, and a batch ends when the
     CHECK(samples[1].seconds * 1000 >= 2e-3);
     CHECK(held == 0);
   }
-  measure_copy(world, {64}, options);  // of the host's own
 }
 
 TEST_CASE("a size carries the interval of its median and what stood out") {
@@ -110,13 +109,6 @@ TEST_CASE("progress rises from above 0 to 1") {
   REQUIRE(parts.size() >= 2);
   CHECK(std::is_sorted(parts.begin(), parts.end()));
   CHECK(parts.back() == doctest::Approx(1));
-}
-
-TEST_CASE("nothing arrives wrong in an exchange") {
-  for (const int64_t n : {1, 2, 7}) {
-    LocalWorld world(n);
-    CHECK(count_wrong_all_to_all(world, 7000) == 0);
-  }
 }
 
 }  // namespace

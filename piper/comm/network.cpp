@@ -102,10 +102,6 @@ std::string numeric_address(const std::string& name) {
                   printable(name), fmt::join(interfaces.names, ", ")));
 }
 
-bool is_loopback(const std::string& numeric) {
-  return numeric.starts_with("127.") || numeric == "::1";
-}
-
 Listener listen_on(const std::string& numeric, int port, Reach reach) {
   const AddressList list = look_up(numeric, AI_NUMERICHOST);
   PIPER_CHECK(list != nullptr, numeric);

@@ -15,8 +15,6 @@ std::string numeric_address(const std::string& name);
 
 enum class Reach { kOneAddress, kEverywhere };
 
-bool is_loopback(const std::string& numeric);
-
 // A socket that listens on `port` of the address (0: any free one), and its port; with kEverywhere
 // on all interfaces, over the address's protocol. Throws InvalidInput when the port is taken or the
 // address is none of this machine's. The caller closes it.

@@ -40,11 +40,6 @@ double bubble_seconds(strategy::PipelineSchedule schedule, int64_t pp, int64_t v
 // vpp: micro-batches of the rank's layers.
 int64_t chunk_forwards_in_flight(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
                                  int64_t rank, int64_t num_micro_batches);
-inline double rank_forwards_in_flight(strategy::PipelineSchedule schedule, int64_t pp, int64_t vpp,
-                                      int64_t rank, int64_t num_micro_batches) {
-  return static_cast<double>(chunk_forwards_in_flight(schedule, pp, vpp, rank, num_micro_batches)) /
-         static_cast<double>(vpp);
-}
 
 // The same in micro-batches, as a whole one each: rounded up where a rank holds two chunks; under
 // interleaved, whose chunks are not known here, at most all.

@@ -71,7 +71,7 @@ class Corpus {
   std::shared_ptr<Fingerprint> fingerprint_;
 };
 
-// Files and folders of byte text (read_text), one after the other; or prefixes of indexed datasets;
+// Files and folders of byte text, one after the other; or prefixes of indexed datasets;
 // not both. Throws InvalidInput, IoError. `paths` is not empty.
 Corpus read_corpus(const std::vector<std::filesystem::path>& paths,
                    const FingerprintRule& rule = {});

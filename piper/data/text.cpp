@@ -113,25 +113,14 @@ void Text::read(int64_t begin, void* out, int64_t size) const {
   if (size > 0) content_->read(begin, static_cast<char*>(out), size);
 }
 
-std::vector<fs::path> text_files(const fs::path& path, const std::vector<std::string>& extensions) {
+std::vector<fs::path> text_files(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error))
     throw InvalidInput(path.string() + ": cannot be read: no such file or folder");
   if (!fs::is_directory(path, error)) return {path};
   std::vector<fs::path> files = files_below(path, {});
-  if (!extensions.empty())
-    std::erase_if(files, [&](const fs::path& file) {
-      return std::find(extensions.begin(), extensions.end(), file.extension().string()) ==
-             extensions.end();
-    });
-  if (files.empty())
-    throw InvalidInput(path.string() + ": holds no file" +
-                       (extensions.empty() ? std::string() : " with the extension asked for"));
+  if (files.empty()) throw InvalidInput(path.string() + ": holds no file");
   return files;
-}
-
-Text read_text(const fs::path& path, const std::vector<std::string>& extensions) {
-  return Text(text_files(path, extensions), path.string());
 }
 
 Text read_own_text(const fs::path& project) {

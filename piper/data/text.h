@@ -38,17 +38,12 @@ class Text {
 };
 
 // The files of a text: `path` itself, or all regular files below a folder in the order of their
-// paths (byte-wise, '/' between folders), links to folders not followed. `extensions` (".txt")
-// keeps only such files of a folder; empty = all. Throws IoError (absent, unreadable), InvalidInput
-// (no file is left).
-std::vector<std::filesystem::path> text_files(const std::filesystem::path& path,
-                                              const std::vector<std::string>& extensions = {});
-
-// Text of text_files(). Throws as it does, and InvalidInput when all are empty.
-Text read_text(const std::filesystem::path& path, const std::vector<std::string>& extensions = {});
+// paths (byte-wise, '/' between folders), links to folders not followed. Throws IoError (absent,
+// unreadable), InvalidInput (no file is left).
+std::vector<std::filesystem::path> text_files(const std::filesystem::path& path);
 
 // The default text: the project's own README.md, docs/ and piper/ below `project`, in that order,
-// each folder as read_text does but without folders named build, .git, .venv, __pycache__. A part
+// each folder as text_files() does but without folders named build, .git, .venv, __pycache__. A part
 // that is absent is left out; throws IoError when all are.
 Text read_own_text(const std::filesystem::path& project);
 

@@ -9,30 +9,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
-TEST_CASE("a folder is read in the order of its paths, an extension filter keeps only such files") {
+Text text_below(const fs::path& path) { return {text_files(path), path.string()}; }
+
+TEST_CASE("a folder is read in the order of its paths") {
   const testing::TestFolder folder;
   folder.write("b.txt", "B");
   folder.write("a/z.txt", "Z");
   folder.write("a/c.md", "C");
   folder.write("a.txt", "A");
   folder.write("empty.txt", "");
-  CHECK(bytes_of(read_text(folder.path())) ==
+  CHECK(bytes_of(text_below(folder.path())) ==
         "ACZB");  // a.txt < a/c.md < a/z.txt < b.txt: '.' sorts before '/'
-  CHECK(bytes_of(read_text(folder.path(), {".txt"})) == "AZB");
-  CHECK(bytes_of(read_text(folder.path() / "b.txt")) == "B");
-  CHECK(read_text(folder.path() / "b.txt").source() == (folder.path() / "b.txt").string());
+  CHECK(bytes_of(text_below(folder.path() / "b.txt")) == "B");
+  CHECK(text_below(folder.path() / "b.txt").source() == (folder.path() / "b.txt").string());
 }
 
 TEST_CASE("nothing to read is an error that names the path") {
   const testing::TestFolder folder;
   folder.write("empty.txt", "");
   const std::string path = folder.path().string();
-  CHECK_THROWS_WITH_AS(read_text(folder.path() / "x"),
+  CHECK_THROWS_WITH_AS(text_below(folder.path() / "x"),
                        (path + "/x: cannot be read: no such file or folder").c_str(), InvalidInput);
-  CHECK_THROWS_WITH_AS(read_text(folder.path()),
+  CHECK_THROWS_WITH_AS(text_below(folder.path()),
                        (path + ": is empty; text to train on is expected").c_str(), InvalidInput);
-  CHECK_THROWS_WITH_AS(read_text(folder.path(), {".md"}),
-                       (path + ": holds no file with the extension asked for").c_str(),
+  fs::create_directory(folder.path() / "none");
+  CHECK_THROWS_WITH_AS(text_below(folder.path() / "none"), (path + "/none: holds no file").c_str(),
                        InvalidInput);
   CHECK_THROWS_AS(read_own_text(folder.path()), IoError);
 }
