@@ -22,12 +22,17 @@ def kind(dear):
 class Headers:
     def __init__(self, folders):
         self.includes, self.dear, self.reached = {}, {}, {}
-        paths = sorted(path for folder in folders for path in (ROOT / "piper" / folder).rglob("*.h"))
+        paths = sorted(path for folder in folders for path in self.place(folder).rglob("*.h"))
         for path in paths:
             self.read(str(path.relative_to(ROOT)))
-        self.all = sorted(header for header in self.includes if header.split("/")[1] in folders and "mpi" not in self.dear[header])
+        self.all = sorted(header for header in self.includes if {*header.split("/")[:2]} & {*folders} and "mpi" not in self.dear[header])
         for header in self.all:
             self.reached[header] = self.reach(header)
+
+    @staticmethod
+    def place(folder):
+        """Where a folder lies: in piper/, or beside it."""
+        return ROOT / "piper" / folder if (ROOT / "piper" / folder).exists() else ROOT / folder
 
     def read(self, header):
         if header in self.includes:
@@ -37,7 +42,7 @@ class Headers:
             self.dear[header].update(word for word, pattern in DEAR if pattern.match(name))
             if name == "mpi.h":  # of plug-ins, which alone have an MPI
                 self.dear[header].add("mpi")
-            if name.startswith("piper/") and (ROOT / name).exists():
+            if name.startswith(("piper/", "studies/")) and (ROOT / name).exists():
                 self.includes[header].append(name)
                 self.read(name)
 

@@ -50,8 +50,8 @@ def cases(folder):
     yield "no such config", ["model", str(folder / "none" / "config.json")], ["config.json"]
     yield "unknown model", ["model", "mixtral-8x7"], ["mixtral-8x7", "did you mean 'mixtral-8x7b'"]
     yield "unknown cluster", ["cluster", "frontear"], ["frontear", "did you mean 'frontier'"]
-    yield "mixture layer without a model", ["moe", "--cluster", "a800"], ["--model and --cluster are required, or --paper"]
-    yield "paper that is not there", ["moe", "--paper", "monte"], ["--paper", "monte"]
+    yield "mixture layer without a model", ["moe", "--cluster", "a800"], ["--model is required"]
+    yield "a word that moved", ["validate", "--statements"], ["validate --statements moved: run piper-studies statements"]
     yield "groups that do not nest", ["moe", "--model", "mixtral-8x7b", "--cluster", "a800", "--tp", "3", "--etp", "2"],\
         ["--tp is 3 and --etp 2; allowed: one that divides the other"]
     yield "mixture layer of a dense model", ["moe", "--model", file("dense.json", json.dumps(DENSE)), "--cluster", "a800"], ["has no mixture layer"]

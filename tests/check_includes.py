@@ -11,6 +11,8 @@ import sys
 ORDER = ("base model cluster strategy balance graph collective schedule cost validate sim placement plan export report comm nccl files data "
          "nn executor profile optim checkpoint train cli").split()
 FIRST_WITH_TORCH = ORDER.index("nn")
+# Folders beside piper/, and whether they may include torch. They include themselves and all of piper/, which includes none of them.
+BESIDE = {"studies": False}
 # The planner's half of cli/ (linked without torch) may not include what is right of the line either.
 FULL_CLI = re.compile(r"(checkpoint_|data_|load_corpus|full_|train_|eval_|profile_|bench_moe|bench_passes|bench_pipeline|bench_world)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
@@ -46,12 +48,24 @@ def forgotten(path, text):
             yield f"{path}: names {name} without including <{header}>"
 
 
+def problems_beside(path, folder, text):
+    """Of a file of a folder beside piper/."""
+    for included in INCLUDE.findall(text):
+        of, *rest = included.split("/")
+        if not BESIDE[folder] and (TORCH.match(included) or (of == "piper" and rest[0] in ORDER[FIRST_WITH_TORCH:-1])):
+            yield f"{path}: includes {included}; {folder} is built without torch"
+        if of in BESIDE and of != folder:
+            yield f"{path}: includes {included}; {folder} includes piper and itself"
+
+
 def problems_of(path, folder, text):
     rank = ORDER.index(folder)
     planner_cli = folder == "cli" and not FULL_CLI.match(path.name)
     for included in INCLUDE.findall(text):
         if (rank < FIRST_WITH_TORCH or planner_cli) and TORCH.match(included):
             yield f"{path}: includes {included}; torch stays right of the line ({', '.join(ORDER[FIRST_WITH_TORCH:-1])})"
+        if included.split("/")[0] in BESIDE:
+            yield f"{path}: includes {included}; piper includes nothing of {included.split('/')[0]}/"
         if not included.startswith("piper/"):
             continue
         other = included.split("/")[1]
@@ -66,22 +80,26 @@ def problems_of(path, folder, text):
 def main():
     if "--self-test" in sys.argv:
         wrong = [("graph", "#include <piper/schedule/step.h>"), ("cost", "#include <ATen/ATen.h>"),
-                 ("base", "#include <piper/misc/x.h>"), ("cli", "#include <piper/nn/stage.h>")]
+                 ("base", "#include <piper/misc/x.h>"), ("cli", "#include <piper/nn/stage.h>"), ("cli", "#include <studies/statements.h>")]
         for folder, text in wrong:
             assert list(problems_of(pathlib.Path("x.cpp"), folder, text)), text
+        for text in ("#include <ATen/ATen.h>", "#include <piper/nn/stage.h>"):
+            assert list(problems_beside(pathlib.Path("x.cpp"), "studies", text)), text
+        assert not list(problems_beside(pathlib.Path("x.cpp"), "studies", "#include <piper/cli/command.h>\n#include <studies/phases.h>"))
         assert list(forgotten("x.h", "#include <string>\nstd::vector<std::string> names();"))
         assert not list(forgotten("x.h", "#include <string>\nstd::string name();  // not a std::vector"))
         assert not list(problems_of(pathlib.Path("x.cpp"), "nn", "#include <ATen/ATen.h>\n#include <piper/model/model.h>"))
         print("check_includes: the check can fail")
         return 0
-    root = pathlib.Path(__file__).resolve().parent.parent / "piper"
-    files = [p for p in sorted(root.rglob("*")) if p.suffix in (".h", ".cpp")]
+    root = pathlib.Path(__file__).resolve().parent.parent
+    files = [p for top in ("piper", *BESIDE) for p in sorted((root / top).rglob("*")) if p.suffix in (".h", ".cpp")]
     found = []
     for path in files:
-        folder = path.relative_to(root).parts[0]
-        found += problems_of(path.relative_to(root.parent), folder, path.read_text())
+        name = path.relative_to(root)
+        top, folder = name.parts[:2]
+        found += problems_of(name, folder, path.read_text()) if top == "piper" else problems_beside(name, top, path.read_text())
         if path.suffix == ".h":
-            found += forgotten(path.relative_to(root.parent), path.read_text())
+            found += forgotten(name, path.read_text())
     for line in found:
         print(line)
     print(f"check_includes: {len(files)} files, {len(found)} problems")

@@ -21,6 +21,7 @@ NON_BLOCKING = re.compile(r"\bnon_blocking(?!\()")  # a socket has a function of
 # host_read has put_on_device(), host_memory pinned memory, tensor_device_operations copies on a device, bench_operations what it measures.
 MAY_SAY_SO = {"piper/nn/host_read.cpp", "piper/executor/host_memory.cpp", "piper/executor/tensor_device_operations.cpp",
               "piper/profile/bench_operations.cpp"}
+TOPS = ("piper", "studies")
 FIXTURE = re.compile(r"(_test|_draw|_run|example_\w+)\.(cpp|h)$")
 
 
@@ -45,7 +46,7 @@ def self_test():
 def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
-    files = [f for f in sorted((ROOT / "piper").rglob("*")) if f.suffix in (".cpp", ".h") and f.parent.name != "strategy" and not FIXTURE.search(f.name)]
+    files = [f for f in (f for top in TOPS for f in sorted((ROOT / top).rglob("*"))) if f.suffix in (".cpp", ".h") and f.parent.name != "strategy" and not FIXTURE.search(f.name)]
     assert len(files) > 300, len(files)
     problems = [p for f in files for p in problems_of(f.relative_to(ROOT), f.read_text())]
     print("\n".join(problems) or f"check_layout: ranks are worked out in piper/strategy alone, and copies to devices made in piper/nn ({len(files)} files)")

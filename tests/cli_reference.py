@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/cli.md is held to `--help`: every command, nested ones too, has a section; every flag and argument of it stands in a table of that
+"""docs/cli.md (docs/studies.md of piper-studies) is held to `--help`: every command, nested ones too, has a section; every flag and argument of it stands in a table of that
 section with the text that --help prints, and no section names a flag or a command that is not there. The command lines of README, CONTRIBUTING
 and the other pages of docs/ are read, too.
 
@@ -15,10 +15,11 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PIPER = str(pathlib.Path(os.environ.get("PIPER", "build/release/piper")).resolve())
-REFERENCE = "docs/cli.md"
+PROGRAM = pathlib.Path(PIPER).name
+REFERENCE = {"piper-studies": "docs/studies.md"}.get(PROGRAM, "docs/cli.md")
 HELP_COLUMN = 30  # where --help begins its texts
 # A line "Also [these](#anchor): `--a`, `--b`" of a section: flags whose rows stand in the shared section of that anchor.
-SHARED = re.compile(r"Also \[[^]]*\]\(#([a-z-]+)\): ")
+SHARED = re.compile(r"Also \[[^]]*\]\((?:cli\.md)?#([a-z-]+)\): ")
 # What CLI11 prints of a value besides its name: what is checked, the default.
 CHECK = r":(?:(?:INT|FLOAT) in \[[^]]*\]|\{([^}]*)\}|FILE|DIR|POSITIVE|PATH\(existing\))"
 DEFAULT = r"=(\[[^]]*\]|\S+)"
@@ -94,6 +95,16 @@ def sections(text):
     return found
 
 
+def shared_elsewhere():
+    """The sections of docs/cli.md to which another program's page points."""
+    return [] if REFERENCE == "docs/cli.md" else sections((ROOT / "docs/cli.md").read_text())
+
+
+def tables_of(parts):
+    """The rows of each section by its anchor, by the first name of each."""
+    return {anchor(heading): {row_name(line): line for _, line in lines if row_name(line)} for heading, _, lines in parts}
+
+
 def row_name(line):
     """The first name of the flag or argument that a row of a table is about, or None."""
     first = re.match(r"\| `([^`]*)` \|", line)
@@ -119,7 +130,7 @@ def code(lines):
 def unknown_in(command_line, help_of, own):
     """What of a command line (`piper bench moe --tokens 4`), or of a bare flag of the command `own`, does not exist."""
     words = command_line.split()
-    start = next((n for n, word in enumerate(words) if re.fullmatch(r"(\S*/)?piper", word)), None)
+    start = next((n for n, word in enumerate(words) if re.fullmatch(rf"(\S*/)?{PROGRAM}", word)), None)
     if start is None:
         return [word for word in words if re.fullmatch(r"--[a-z][a-z0-9-]*", word) and word not in own] if words[0].startswith("-") else []
     path, names, unknown = (), set(help_of[()].names), []
@@ -141,10 +152,10 @@ def problems_of(text, help_of):
     """Of the reference: everything in which it and --help differ."""
     problems, seen = [], set()
     parts = sections(text)
-    shared = {anchor(heading): {row_name(line): line for _, line in lines if row_name(line)} for heading, _, lines in parts}
+    shared = tables_of(parts) | tables_of(shared_elsewhere())
     for heading, first, lines in parts:
         say = lambda number, what: problems.append(f"{REFERENCE}:{number}: {what}")
-        if heading.split()[0] != "piper":
+        if heading.split()[0] != PROGRAM:
             own = set().union(*(each.names for each in help_of.values()))
             for number, line in lines:
                 if row_name(line) and not any(each.rows.get(row_name(line)) == line for each in help_of.values()):
@@ -178,23 +189,23 @@ def problems_of(text, help_of):
         for number, span in code(lines):
             for word in unknown_in(span, help_of, own):
                 say(number, f"`{span}`: there is no {word}")
-    problems += [f"{REFERENCE}: no section `piper {' '.join(path)}`" for path in help_of if path and path not in seen]
+    problems += [f"{REFERENCE}: no section `{PROGRAM} {' '.join(path)}`" for path in help_of if path and path not in seen]
     return problems
 
 
 def problems_of_page(page, help_of):
     """Of the command lines of another page, tables included."""
     lines = [(number, re.sub(r"^\|", " ", line)) for number, line in enumerate((ROOT / page).read_text().splitlines(), 1)]
-    return [f"{page}:{number}: `{span}`: there is no {word}" for number, span in code(lines) if re.search(r"\bpiper ", span)
+    return [f"{page}:{number}: `{span}`: there is no {word}" for number, span in code(lines) if re.search(rf"\b{PROGRAM} ", span)
             for word in unknown_in(span, help_of, set())]
 
 
 def rewritten(text, help_of):
     """The reference with the rows of its tables as --help has them."""
     parts = sections(text)
-    shared = {}  # rows of the sections that no command has for itself: as most commands say it
+    shared = tables_of(shared_elsewhere())  # rows of the sections that no command has for itself: as most commands say it
     for heading, _, lines in parts:
-        if heading.split()[0] != "piper":
+        if heading.split()[0] != PROGRAM:
             for name in filter(None, (row_name(line) for _, line in lines)):
                 rows = [each.rows[name] for each in help_of.values() if name in each.rows]
                 if rows:
@@ -203,7 +214,7 @@ def rewritten(text, help_of):
     for heading, first, lines in parts:
         out.append(text.splitlines()[first - 1])
         path = tuple(heading.split()[1:])
-        of_command = heading.split()[0] == "piper" and path in help_of
+        of_command = heading.split()[0] == PROGRAM and path in help_of
         rows = help_of[path].rows if of_command else shared.get(anchor(heading), {})
         own, there, body = {row_name(line) for _, line in lines}, set(), []
         for _, line in lines:

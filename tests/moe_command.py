@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`piper moe`: the schedules of a mixture layer beside each other, what this Piper trains of them, and the papers' tables."""
+"""`piper moe`: the schedules of a mixture layer beside each other, and what this Piper trains of them."""
 import json
 import os
 import subprocess
@@ -33,14 +33,6 @@ def check_prices():
             apart = sum(s[direction][part] for part in PARTS)
             assert s[direction]["seconds"] <= apart * (1 + 1e-9), (name, direction)
         assert s["num_chunks"] == 1 or name in ("monta-o2", "monta-o3", "chunked", "fastermoe"), name
-    choice = answer["algorithm_1"]
-    assert {choice["corrected"], choice["as_printed"]} <= {"parm-s1", "parm-s2"}, choice
-    assert choice["by_price"] == min(NAMES[1:4], key=lambda name: by_name[name]["seconds"]), choice
-    assert [fit["collective"] for fit in choice["fits"]] == ["ESP-AllGather", "ESP-AllReduce", "EP-AlltoAll", "EP&ESP-AlltoAll", "MP-AllGather", "Overlap"]
-    assert all(fit["alpha_seconds"] > 0 and fit["beta_seconds_per_element"] > 0 and fit["worst_error"] < 0.2 for fit in choice["fits"]), choice
-    pipemoe = answer["pipemoe"]
-    assert pipemoe["own_num_chunks"] == by_name["chunked"]["num_chunks"] and pipemoe["own_seconds"] == by_name["chunked"]["seconds"], pipemoe
-    assert min(pipemoe["seconds"], pipemoe["seconds_by_both_passes"]) >= pipemoe["own_seconds"] and 1 <= pipemoe["num_chunks"] <= 32, pipemoe
     assert answer["best"] == min(NAMES, key=lambda name: by_name[name]["seconds"]) == "monta-o3"
     assert answer["why"].startswith("monta-o3 takes 0.") and "of exchanges" in answer["why"], answer["why"]
     # 8192 tokens x 2 copies x 4096 bf16 values, half of them to the other node, four times.
@@ -64,36 +56,16 @@ def check_trained():
 
 def check_text():
     text = piper(*LAYER, "--tp", 8, "--etp", 8, "--ep", 2)
-    for piece in (*NAMES, "between nodes", "this Piper", "monta-o3 takes 0.", "not trained: monta-o3", "Parm's Algorithm 1", "as printed", "PipeMoE's model takes", "in Piper's own"):
+    for piece in (*NAMES, "between nodes", "this Piper", "monta-o3 takes 0.", "not trained: monta-o3"):
         assert piece in text, piece
     # One node: nothing crosses, so chunks of rows that are gathered over one link do not pay.
     assert "parm-s1 takes 0." in piper(*LAYER, "--tp", 8, "--ep", 8)
 
 
-def check_papers():
-    parm = piper("--paper", "parm")
-    for piece in ("Table IV", "Fig. 7", "Algorithm 1, line 2", "misprint", "not published", "assumed"):
-        assert piece in parm, piece
-    monta = json.loads(piper("--paper", "monta", "--json"))
-    by_what = {s["statement"]: s for s in monta["statements"]}
-    assert by_what["baseline, all-to-all of 256 M"]["verdict"] == "holds"
-    assert by_what["largest gain of the all-to-all at B2/B1 = 8"]["verdict"] == "misprint"
-    assert monta["assumptions"]
-    hybridep = json.loads(piper("--paper", "hybridep", "--json"))
-    by_what = {s["statement"]: s for s in hybridep["statements"]}
-    assert by_what["Mix-1, by the pre-expert time as printed"]["verdict"] == "misprint"
-    assert by_what["Mix-1, with ten times that time"]["verdict"] == "holds"
-    assert all(s["verdict"] == "holds" for s in hybridep["statements"] if "messages" in s["statement"])
-    pipemoe = json.loads(piper("--paper", "pipemoe", "--json"))
-    by_what = {s["statement"]: s for s in pipemoe["statements"]}
-    assert by_what["layers whose passes have different best counts, 32 GPUs"]["verdict"] == "holds"
-    assert by_what["chunks of B 8, L 1024, M 4096, H 8192, k 2 on 32 ranks"]["verdict"] == "misprint"
-
-
 def check_refusals():
     for arguments, pieces in (
-        (["--model", "mixtral-8x7b"], ["--model and --cluster are required, or --paper"]),
-        (["--paper", "hybrid"], ["--paper", "hybrid"]),
+        (["--model", "mixtral-8x7b"], ["--cluster is required"]),
+        (["--paper", "parm"], ["moe --paper moved: run piper-studies statements parm"]),
         ([*LAYER, "--tp", 3, "--etp", 2], ["--tp is 3 and --etp 2", "divides"]),
         ([*LAYER, "--ep", 3], ["'mesh.ep' is 3"]),
         (["--model", "mixtral-8x7b", "--cluster", "rtx4090x8", "--ep", 8, "--etp", 2], ["16 ranks", "8 devices"]),
@@ -107,7 +79,6 @@ def main():
     check_prices()
     check_trained()
     check_text()
-    check_papers()
     check_refusals()
     print("moe_command: passed")
 

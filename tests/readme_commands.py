@@ -30,7 +30,8 @@ STEPS = ["--data", "text.txt", "--steps", "3"]
 PIPELINE = ["--rounds", "1", "--rows", "1", "--hidden", "8", "--linear-layers", "4", "--micro-batches", "1", "--steps", "1"]
 MPIRUN = shutil.which("mpirun.openmpi")
 
-# By the text of README or docs/cli.md: small forms, each a list of arguments. They run in this order: later ones read what earlier ones wrote.
+PAGES = ("docs/cli.md", "docs/studies.md", "README.md")
+# By the text of a page: small forms, each a list of arguments. They run in this order: later ones read what earlier ones wrote.
 SMALL = {
     "piper profile --out here.json": [["profile", "--ranks", "1", "--budget-seconds", "1", "--out", "here.json"]],
     "piper model mixtral-8x7b": [["model", "mixtral-8x7b"], ["model", "--list"]],
@@ -43,7 +44,7 @@ SMALL = {
         ["plan", *HERE, "--devices", "1", *TOKEN, "--runnable", "--out", "s.json"],
         ["plan", "--model", "model.json", "--cluster", "dgx-h100", "--min-devices"],
         ["plan", "--model", "model.json", "--cluster", "dgx-h100", "--devices", "1", "--what-if", "nics=x2"]],
-    "piper validate [runs.json]": [["validate"], ["validate", "--statements"], ["validate", "--phases"]],
+    "piper validate [runs.json]": [["validate"]],
     "piper estimate --strategy s.json --model M --cluster C": [
         ["estimate", "--strategy", "s.json", *HERE], ["estimate", *ONE_RANK, *TOKEN], ["estimate", *ONE_RANK, *TOKEN, "--load", "zipf:1"]],
     "piper map --models mixtral-8x7b,qwen3-30b-a3b --cluster dgx-h100 --devices 8,64,512 --out map.html": [
@@ -95,10 +96,16 @@ SMALL = {
     "mpirun -n 2 piper bench pipeline": [["mpirun", "bench", "pipeline", *PIPELINE]],
     "piper launch -n 2 bench moe --tokens 512 --experts 4": [
         ["launch", "-n", "1", "bench", "moe", "--tokens", "1", "--experts", "1", "--top-k", "1", "--rounds", "1"]],
-    "piper migrate --model mixtral-8x7b --cluster dgx-h100": [["migrate", "--model", "mixtral-8x7b", "--cluster", "dgx-h100"], ["migrate"]],
+    "piper migrate --model mixtral-8x7b --cluster dgx-h100": [["migrate", "--model", "mixtral-8x7b", "--cluster", "dgx-h100"]],
     "piper moe --model mixtral-8x7b --cluster a800 --tp 8 --etp 8 --ep 2": [
         ["moe", "--model", "mixtral-8x7b", "--cluster", "a800", "--tp", "8", "--etp", "8", "--ep", "2", "--sequence", "8", "--precision", "fp32"]],
-    "piper moe --paper parm": [["moe", "--paper", "monta"]],
+    "piper-studies statements parm": [["piper-studies", "statements", "monta"]],
+    "piper-studies statements": [["piper-studies", "statements", "hybridep"]],
+    "piper-studies phases": [["piper-studies", "phases"]],
+    "piper-studies estimate --strategy s.json --model M --cluster C": [["piper-studies", "estimate", "--strategy", "s.json", *HERE]],
+    "piper-studies moe --model mixtral-8x7b --cluster a800 --tp 8 --etp 8 --ep 2": [
+        ["piper-studies", "moe", "--model", "mixtral-8x7b", "--cluster", "a800", "--tp", "8", "--etp", "8", "--ep", "2", "--sequence", "8"]],
+    "piper-studies migrate": [["piper-studies", "migrate"]],
     "piper bench balance --load trace:trace.csv --experts 32 --ranks 8": [["bench", "balance", "--experts", "1", "--ranks", "1", "--window", "1", "--steps", "2"]],
     "piper bench flows": [["bench", "flows", "--nodes", "1", "--bytes", "64"]],
     "piper bench collectives --cluster frontier": [["bench", "collectives", "--cluster", "frontier", "--nodes", "2", "--bytes", "64"]],
@@ -108,7 +115,7 @@ SMALL = {
 def code_of(page):
     """Code between backticks, outside of blocks, and the lines of blocks."""
     text = (ROOT / page).read_text()
-    if page == "docs/cli.md":  # its tables hold what --help says, and cli_reference.py to it
+    if page != "README.md":  # their tables hold what --help says, and cli_reference.py to it
         text = re.sub(r"^\|.*$", "", text, flags=re.M)
     blocks = re.findall(r"```(.*?)```", text, flags=re.S)
     return re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", text, flags=re.S)) + [line for block in blocks for line in block.splitlines()]
@@ -116,15 +123,15 @@ def code_of(page):
 
 def commands_of(page):
     """Those that call the program."""
-    return {code for code in code_of(page) if re.match(r"(?!scripts/)(\S+ )*\S*piper [a-z]", code)}
+    return {code for code in code_of(page) if re.match(r"(?!scripts/)(\S+ )*\S*piper(-studies)? [a-z]", code)}
 
 
 def expected():
     """What the pages name and this file has not, and the reverse; scripts that are not there."""
-    named = {code: page for page in ("docs/cli.md", "README.md") for code in commands_of(page)}
-    scripts = {path for page in ("docs/cli.md", "README.md") for code in code_of(page) for path in re.findall(r"\bscripts/\w+", code)}
+    named = {code: page for page in PAGES for code in commands_of(page)}
+    scripts = {path for page in PAGES for code in code_of(page) for path in re.findall(r"\bscripts/\w+", code)}
     return [f"`{code}` of {named[code]} has no small form here" for code in sorted(set(named) - set(SMALL))] + [
-        f"`{code}` is neither in README nor in docs/cli.md any more" for code in sorted(set(SMALL) - set(named))] + [
+        f"`{code}` is in none of {', '.join(PAGES)} any more" for code in sorted(set(SMALL) - set(named))] + [
         f"{path} is named and is no program" for path in sorted(scripts) if not os.access(ROOT / path, os.X_OK)]
 
 
@@ -136,6 +143,8 @@ def write_inputs(root):
 
 
 def argv(arguments):
+    if arguments[0] == "piper-studies":
+        return [str(pathlib.Path(PIPER).resolve().with_name("piper-studies")), *arguments[1:]]
     if arguments[0] != "mpirun":
         return [str(pathlib.Path(PIPER).resolve()), *arguments]
     plugin = pathlib.Path(PIPER).resolve().parent / "piper_mpi_openmpi.so"
@@ -193,7 +202,7 @@ def main():
             problems += finished(root)
     for problem in problems:
         print(problem)
-    print(f"readme_commands: {len(SMALL)} commands of README and docs/cli.md in {count} small forms, {len(problems)} problems, {time.monotonic() - start:.0f} s")
+    print(f"readme_commands: {len(SMALL)} commands of {len(PAGES)} pages in {count} small forms, {len(problems)} problems, {time.monotonic() - start:.0f} s")
     return 1 if problems else 0
 
 

@@ -1,5 +1,4 @@
-// piper estimate: one strategy priced in full: memory by stage and component, time by component,
-// and the formulas of the paper as printed beside them.
+// piper estimate: one strategy priced in full: memory by stage and component, time by component.
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
@@ -9,7 +8,6 @@
 #include <piper/cli/prediction_table.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cost/executor_estimator.h>
-#include <piper/cost/paper/piper.h>
 #include <piper/plan/under_load.h>
 #include <piper/report/table.h>
 #include <piper/strategy/runnable.h>
@@ -23,49 +21,13 @@ namespace piper::cli {
 namespace {
 
 using report::Align;
-namespace paper = cost::paper;
 
 struct Flags {
   StrategyFlags strategy;
   LoadFlags load;
   std::string trainer;  // "" = not given
-  bool flash_attention = true, json = false;
-  int64_t ffn_values = 3;
+  bool json = false;
 };
-
-// Eq. 1-6 for the same strategy; b is the batch of one expert-data replica (PP x EP devices).
-struct PaperForm {
-  double memory_bytes = 0;        // eq. 3 or 4, stage 0
-  double all_to_all_seconds = 0;  // eq. 6, one layer's forward of one micro-batch
-  double alpha = 0;               // M / PP
-};
-
-PaperForm paper_form(const Flags& flags, const Priced& priced) {
-  const strategy::Strategy& s = priced.strategy;
-  const paper::PaperModel shape = paper::from_model(priced.model);
-  const paper::Options options{.flash_attention = flags.flash_attention,
-                               .ffn_values = static_cast<int>(flags.ffn_values)};
-  const paper::Degrees degrees{.pp = s.mesh.pp, .ep = s.mesh.ep};
-  const int64_t sequences = s.global_batch_sequences / s.mesh.edp();
-  const paper::Batch batch{.sequences = static_cast<double>(sequences), .sequence = s.sequence};
-  PaperForm form;
-  form.alpha = static_cast<double>(s.num_micro_batches) / static_cast<double>(s.mesh.pp);
-  form.memory_bytes = s.schedule == strategy::PipelineSchedule::kGPipe
-                          ? paper::memory_gpipe(shape, batch, degrees, options)
-                          : paper::memory_1f1b(shape, batch, degrees, form.alpha, 0, options);
-  const paper::Batch micro_batch{
-      .sequences = batch.sequences / static_cast<double>(s.num_micro_batches),
-      .sequence = s.sequence};
-  for (const cluster::Level& level : priced.cluster.levels)
-    if (level.num_nics > 0 && level.nic_bytes_per_second > 0) {
-      form.all_to_all_seconds =
-          paper::all_to_all_seconds(shape, micro_batch, s.mesh.ep, level.nic_bytes_per_second,
-                                    static_cast<double>(priced.cluster.devices_per_node()) /
-                                        static_cast<double>(level.num_nics));
-      break;
-    }
-  return form;
-}
 
 struct Answer {
   Priced priced;
@@ -74,7 +36,6 @@ struct Answer {
   plan::Prediction prediction;
   plan::LoadedStep heavy;  // under cost::kHeavyLoad
   std::vector<cluster::Outside> outside;
-  std::optional<PaperForm> paper;  // of the axes that the paper has
   std::optional<SampledSteps> sampled;
   Fit fit() const {
     return memory_fit(priced.cluster, prediction.estimate.peak_bytes,
@@ -99,12 +60,6 @@ Json to_json(const Flags& flags, const Answer& a) {
         {"compute_fraction", effective.compute_fraction},
         {"effective_peak_flops_per_second", effective.effective_peak_flops_per_second}};
   }
-  if (a.paper)
-    json["paper"] = {{"memory_bytes", a.paper->memory_bytes},
-                     {"memory_equation",
-                      strategy.schedule == strategy::PipelineSchedule::kGPipe ? "eq. 3" : "eq. 4"},
-                     {"all_to_all_seconds", a.paper->all_to_all_seconds},
-                     {"alpha", a.paper->alpha}};
   if (a.priced.model.num_moe_layers() > 0) {
     json["predicted"]["load"] = a.load.text;
     json["predicted"]["heavy_load"] = {
@@ -179,15 +134,6 @@ void print_mfu(const Answer& a) {
              format_percent(effective.compute_fraction), format_percent(effective.mfu()));
 }
 
-void print_paper(const strategy::Strategy& s, const PaperForm& form) {
-  fmt::print("\npaper, as printed: stage 0 {} ({}, alpha {:.2f})", format_bytes(form.memory_bytes),
-             s.schedule == strategy::PipelineSchedule::kGPipe ? "eq. 3" : "eq. 4", form.alpha);
-  if (form.all_to_all_seconds > 0)
-    fmt::print(", exchange of a layer's forward at least {} (eq. 6)",
-               format_seconds(form.all_to_all_seconds));
-  fmt::print("\n");
-}
-
 void print_text(const Flags& flags, const Answer& a) {
   const strategy::Strategy& s = a.priced.strategy;
   fmt::print("{} on {}: {}\npriced {}\n", a.priced.model.name, a.priced.cluster.name,
@@ -204,7 +150,6 @@ void print_text(const Flags& flags, const Answer& a) {
                memory_fit(a.priced.cluster, a.heavy.peak_bytes, 0).fits() ? "" : ", does not fit");
   print_stages(a.prediction);
   print_mfu(a);
-  if (a.paper) print_paper(s, *a.paper);
   if (!a.outside.empty())
     fmt::print("outside of what was measured (the nearest edge holds): {}\n",
                cluster::to_text(a.outside));
@@ -247,7 +192,6 @@ int run(const Flags& flags) {
   a.prediction = plan::predict(*estimator, p.model, p.cluster, p.strategy, imbalance);
   a.heavy = heavy_of(*estimator, p, a.prediction);
   a.outside = estimator->outside_measured({p.strategy}, imbalance);
-  if (strategy::not_runnable(p.strategy).empty()) a.paper = paper_form(flags, p);
   if (flags.json)
     std::cout << to_json(flags, a).dump(2) << "\n";
   else
@@ -261,13 +205,8 @@ Run add_estimate(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   add_strategy_flags(command, flags->strategy);
   add_load_flags(command, flags->load);
-  command.add_flag("--flash-attention,!--no-flash-attention", flags->flash_attention,
-                   "paper form: 2bHs instead of 4bHs^2 (on)");
-  command
-      .add_option("--ffn-values", flags->ffn_values,
-                  "paper form: values kept a token and expert, 3 or 4 d_ffn")
-      .check(integer_in(3, 4))
-      .show_default();
+  for (const char* name : {"--flash-attention", "--no-flash-attention", "--ffn-values"})
+    command.moved(name, fmt::format("piper-studies estimate {}", name));
   add_trainer_flag(command, flags->trainer, kAsItsFile);
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run(*flags); };

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/error.h>
 #include <piper/base/standard_input.h>
 #include <piper/cli/subcommand.h>
 
@@ -173,6 +174,14 @@ PIPER_OPTION(std::vector<int64_t>);
 PIPER_OPTION(std::vector<double>);
 #undef PIPER_OPTION
 template Flag Subcommand::add_flag(const std::string&, bool&, const std::string&);
+
+void Subcommand::moved(const std::string& name, const std::string& run) {
+  const std::string line = fmt::format("{} {} moved: run {}", app_->get_name(), name, run);
+  app_->add_option_function<std::vector<std::string>>(
+          name, [line](const std::vector<std::string>&) { throw InvalidInput(line); })
+      ->expected(0, 1)  // with its value, where it had one
+      ->group("");
+}
 
 Flag Subcommand::declared(const std::string& name) { return Flag(app_->get_option(name)); }
 

@@ -66,6 +66,9 @@ class Subcommand {
   Flag add_option(const std::string& names, T& value, const std::string& summary = "");
   template <class T>
   Flag add_flag(const std::string& names, T& value, const std::string& summary = "");
+  // Takes a flag that is now another program's, hidden, and refuses it (InvalidInput): "validate
+  // --phases moved: run piper-studies phases".
+  void moved(const std::string& name, const std::string& run);
   Flag declared(const std::string& name);  // one that was added before
 
   Subcommand add_subcommand(const std::string& name, const std::string& summary);

@@ -6,12 +6,9 @@
 #include <piper/base/standard_input.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
-#include <piper/cli/statement_table.h>
 #include <piper/cli/subcommand.h>
 #include <piper/report/progress.h>
 #include <piper/report/table.h>
-#include <piper/validate/phases.h>
-#include <piper/validate/statements.h>
 #include <piper/validate/validate.h>
 
 #include <iostream>
@@ -27,7 +24,7 @@ using validate::PricedRow;
 
 struct Flags {
   std::string file, trainer;
-  bool rows = false, fit = false, statements = false, phases = false, json = false;
+  bool rows = false, fit = false, json = false;
 };
 
 std::vector<std::string> cells(const std::string& name, const Errors& e) {
@@ -143,41 +140,7 @@ void print_fit(const std::vector<PricedRow>& rows) {
   if (!table.rows.empty()) fmt::print("{}\n", report::to_text(table));
 }
 
-int run_phases(const std::string& file, bool json) {
-  const validate::PhaseRun run =
-      validate::load_phase_run(file.empty() ? validate::builtin_phase_runs().front() : file);
-  const std::vector<validate::PricedPhase> phases = validate::price_phases(run);
-  if (json) {
-    std::cout << validate::to_json(run, phases).dump(2) << "\n";
-    return 0;
-  }
-  report::Table table;
-  table.columns = {{"phase"},
-                   {"measured ms", Align::kRight},
-                   {"predicted ms", Align::kRight},
-                   {"error", Align::kRight},
-                   {"aim", Align::kRight},
-                   {"verdict"}};
-  for (const validate::PricedPhase& p : phases)
-    table.rows.push_back({p.phase.name, fmt::format("{:.3f}", 1e3 * p.phase.measured_seconds),
-                          fmt::format("{:.3f}", 1e3 * p.predicted_seconds),
-                          fmt::format("{:+.1f} %", 100 * p.error()),
-                          fmt::format("{:.0f} %", 100 * p.phase.limit),
-                          p.holds() ? "holds" : "miss"});
-  fmt::print("{}: {}\n\n{}\n", run.name, run.description, report::to_text(table));
-  for (const validate::PricedPhase& p : phases)
-    if (!p.holds()) fmt::print("miss: {}: {}\n", p.phase.name, p.phase.cause);
-  for (const std::string& a : run.assumptions) fmt::print("assumed: {}\n", a);
-  fmt::print("source: {}\n", run.source);
-  return 0;
-}
-
 int run(const Flags& flags) {
-  if (flags.statements) {
-    print_statements(validate::paper_statements(), validate::statement_assumptions(), flags.json);
-    return 0;
-  }
-  if (flags.phases) return run_phases(flags.file, flags.json);
   const std::vector<validate::MeasuredRow> rows =
       flags.file.empty() ? validate::builtin_rows()
                          : validate::parse_rows(read_json_input(flags.file), flags.file);
@@ -210,17 +173,11 @@ int run(const Flags& flags) {
 Run add_validate(Subcommand command) {
   auto flags = std::make_shared<Flags>();
   command
-      .add_option(
-          "file", flags->file,
-          "measured runs or fit rows (JSON) [those that come with Piper]; with --phases a run "
-          "measured phase by phase")
+      .add_option("file", flags->file,
+                  "measured runs or fit rows (JSON) [those that come with Piper]")
       .check(existing_file());
-  const Flag statements = command.add_flag("--statements", flags->statements,
-                                           "what the Piper paper states, printed beside computed");
-  command
-      .add_flag("--phases", flags->phases,
-                "phases of one layer beside a trace (built in: DeepSeek-V3 on H800)")
-      .excludes(statements);
+  command.moved("--statements", "piper-studies statements");
+  command.moved("--phases", "piper-studies phases");
   command.add_option("--trainer", flags->trainer,
                      "price every row by this trainer [the one that ran it]; see piper trainer "
                      "--list");
