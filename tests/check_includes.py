@@ -58,6 +58,11 @@ def problems_beside(path, folder, text):
             yield f"{path}: includes {included}; {folder} includes piper and itself"
 
 
+def links_beside(path, text):
+    """What a CMakeLists.txt of piper/ names of the folders beside it."""
+    return [f"{path}: names {name}; piper links nothing of it" for name in BESIDE if re.search(rf"\bpiper[_-]{name}\b", text)]
+
+
 def problems_of(path, folder, text):
     rank = ORDER.index(folder)
     planner_cli = folder == "cli" and not FULL_CLI.match(path.name)
@@ -86,6 +91,8 @@ def main():
         for text in ("#include <ATen/ATen.h>", "#include <piper/nn/stage.h>"):
             assert list(problems_beside(pathlib.Path("x.cpp"), "studies", text)), text
         assert not list(problems_beside(pathlib.Path("x.cpp"), "studies", "#include <piper/cli/command.h>\n#include <studies/phases.h>"))
+        assert links_beside("CMakeLists.txt", "target_link_libraries(piper PRIVATE piper_studies)")
+        assert not links_beside("CMakeLists.txt", "# What piper and the studies beside it share")
         assert list(forgotten("x.h", "#include <string>\nstd::vector<std::string> names();"))
         assert not list(forgotten("x.h", "#include <string>\nstd::string name();  // not a std::vector"))
         assert not list(problems_of(pathlib.Path("x.cpp"), "nn", "#include <ATen/ATen.h>\n#include <piper/model/model.h>"))
@@ -100,6 +107,8 @@ def main():
         found += problems_of(name, folder, path.read_text()) if top == "piper" else problems_beside(name, top, path.read_text())
         if path.suffix == ".h":
             found += forgotten(name, path.read_text())
+    for path in sorted((root / "piper").rglob("CMakeLists.txt")):
+        found += links_beside(path.relative_to(root), path.read_text())
     for line in found:
         print(line)
     print(f"check_includes: {len(files)} files, {len(found)} problems")
