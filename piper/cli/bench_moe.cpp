@@ -59,7 +59,7 @@ strategy::Strategy strategy_of(const Flags& flags, int64_t tokens) {
 
 // Orders of the layer: of tokens that ranks hold alike, or of any.
 std::string orders(bool needs_replicated_tokens) {
-  return one_of<strategy::MoeSchedule>([&](const strategy::MoeScheduleTraits& row) {
+  return one_of_names<strategy::MoeSchedule>([&](const strategy::MoeScheduleTraits& row) {
     return kRuns(row) && row.needs_replicated_tokens == needs_replicated_tokens;
   });
 }
@@ -273,7 +273,7 @@ Run add_bench_moe(Subcommand command) {
   command.add_option("--moe-chunks", flags->moe_chunks, what_moe_chunks_are()).show_default();
   command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
       .show_default();
-  command.add_option("--precision", flags->precision, one_of<strategy::Precision>(kRuns))
+  command.add_option("--precision", flags->precision, one_of_names<strategy::Precision>(kRuns))
       .show_default();
   command.add_option("--rounds", flags->world.rounds, "rounds; medians are reported")
       .show_default();

@@ -229,7 +229,7 @@ Run add_bench_passes(Subcommand command) {
   command.add_option("--vocabulary", flags->vocabulary, "width of the logits").show_default();
   command.add_option("--device", flags->device, "what computes: cpu, cuda or cuda:N")
       .show_default();
-  command.add_option("--precision", flags->precision, one_of<strategy::Precision>(kRuns))
+  command.add_option("--precision", flags->precision, one_of_names<strategy::Precision>(kRuns))
       .show_default();
   command.add_option("--rounds", flags->rounds, "rounds; medians are reported").show_default();
   command.add_flag("--json", flags->json, "print JSON");

@@ -28,7 +28,7 @@ std::vector<std::string> names_where(Keep keep = kAllRows) {
 
 // "flat, bruck or 2d".
 template <HasTraits Enum, class Keep = decltype(kAllRows)>
-std::string one_of(Keep keep = kAllRows) {
+std::string one_of_names(Keep keep = kAllRows) {
   return in_a_sentence(names_where<Enum>(keep));
 }
 

@@ -100,7 +100,7 @@ Run add_export(Subcommand command) {
   add_strategy_flags(command, flags->strategy);
   command.add_option("file", flags->file, "strategy that `piper plan --out` wrote; as --strategy")
       .check(existing_file());
-  command.add_option("--to", flags->to, one_of<exporting::Trainer>())
+  command.add_option("--to", flags->to, one_of_names<exporting::Trainer>())
       .required()
       .type_name("TRAINER");
   add_trainer_flag(command, flags->trainer,

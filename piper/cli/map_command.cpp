@@ -211,7 +211,7 @@ Run add_map(Subcommand command) {
       .add_option("--global-batch-per-device", flags->batch_per_device,
                   "sequences of a step for each device (default: as piper plan)")
       .check(integer_in(1, int64_t{1} << 20));
-  command.add_option("--precision", flags->precision, one_of<strategy::Precision>());
+  command.add_option("--precision", flags->precision, one_of_names<strategy::Precision>());
   add_trainer_flag(command, flags->trainer, " (as piper plan)");
   command.add_option("--load", flags->load, "load of the experts (as piper plan)")
       .type_name("LOAD");

@@ -56,7 +56,7 @@ cost::FixedAllToAll fixed_exchange(const Flags& flags) {
   if (fixed.chunk_bytes && !(fixed.algorithm && traits(*fixed.algorithm).is_cut))
     throw InvalidInput(
         fmt::format("--all-to-all-chunk cuts the messages of {}; give --all-to-all {} too",
-                    cut_exchanges(), one_of<strategy::AllToAll>(kIsCut)));
+                    cut_exchanges(), one_of_names<strategy::AllToAll>(kIsCut)));
   return fixed;
 }
 
@@ -222,28 +222,28 @@ Run add_plan(Subcommand command) {
                   "of experts' updated weights the ranks that hold them alike are sent one part in "
                   "so many, wherever they are sent once a step (1: all)")
       .check(integer_in(1, strategy::kMostExpertCompression));
-  command.add_option("--offload", flags->offload, "fix: " + one_of<strategy::Offload>());
+  command.add_option("--offload", flags->offload, "fix: " + one_of_names<strategy::Offload>());
   command.add_option("--all-to-all", flags->all_to_all,
-                     "fix how rows travel to their experts: " + one_of<strategy::AllToAll>());
+                     "fix how rows travel to their experts: " + one_of_names<strategy::AllToAll>());
   command
       .add_option("--all-to-all-chunk", flags->all_to_all_chunk_bytes,
                   fmt::format("fix the bytes of a message of {} at most", cut_exchanges()))
       .check(integer_in(1, int64_t{1} << 40));
-  command.add_option(
-      "--reduction", flags->reduction,
-      "fix how gradients are summed, of what this Piper runs: " + one_of<strategy::Reduction>());
+  command.add_option("--reduction", flags->reduction,
+                     "fix how gradients are summed, of what this Piper runs: " +
+                         one_of_names<strategy::Reduction>());
   command.add_option(
       "--reduction-start", flags->reduction_start,
       fmt::format(
           "fix when gradients are summed: {}; the first alone where the machine is not profiled",
-          one_of<strategy::ReductionStart>()));
+          one_of_names<strategy::ReductionStart>()));
   command.add_option("--context-exchange", flags->context_exchange,
                      fmt::format("fix how ranks that share a sequence exchange keys and values: "
                                  "{}; the first alone where the machine is not profiled",
-                                 one_of<strategy::ContextExchange>()));
+                                 one_of_names<strategy::ContextExchange>()));
   command.add_option("--moe-schedule", flags->moe_schedule,
                      "fix the order of a mixture layer on a profiled machine: " +
-                         one_of<strategy::MoeSchedule>(kRuns));
+                         one_of_names<strategy::MoeSchedule>(kRuns));
   command
       .add_option("--moe-chunks", flags->fixed.moe_chunks,
                   "fix the chunks, " + what_moe_chunks_are())
@@ -254,13 +254,14 @@ Run add_plan(Subcommand command) {
           "let an expert take so many rows of a sequence, in even shares, and drop the others "
           "(dropless); the load of a busy expert ends there")
       .check(number_in(strategy::kLeastCapacityFactor, strategy::kLargestCapacityFactor));
-  command.add_option(
-      "--drop", flags->drop,
-      fmt::format("what goes beyond the capacity: by {} (probability)", one_of<strategy::Drop>()));
+  command.add_option("--drop", flags->drop,
+                     fmt::format("what goes beyond the capacity: by {} (probability)",
+                                 one_of_names<strategy::Drop>()));
   command.add_flag(
       "--pad-to-capacity", flags->pad_to_capacity,
       "send every expert its whole capacity, the rest of it in rows that weigh nothing");
-  command.add_option("--placement", flags->placement, "fix: " + one_of<strategy::Placement>());
+  command.add_option("--placement", flags->placement,
+                     "fix: " + one_of_names<strategy::Placement>());
   add_trainer_flag(command, flags->trainer,
                    " (megatron on a GPU that is described, asked for on AMD's; this Piper on a "
                    "machine that it has measured)");
@@ -273,8 +274,9 @@ Run add_plan(Subcommand command) {
   command.add_flag("--explain", flags->explain,
                    "the best of each family, why it lost, what would revive it; the front of speed "
                    "and memory; what other exchanges of tokens would cost");
-  command.add_option("--recompute", flags->recompute, "fix: " + one_of<strategy::Recompute>());
-  command.add_option("--precision", flags->precision, one_of<strategy::Precision>());
+  command.add_option("--recompute", flags->recompute,
+                     "fix: " + one_of_names<strategy::Recompute>());
+  command.add_option("--precision", flags->precision, one_of_names<strategy::Precision>());
   command.add_flag(
       "--paper", flags->fixed.paper_form,
       "Piper's own space: PP x EP = devices, PP <= L, EP inside the fast domain (eq. 7-10)");

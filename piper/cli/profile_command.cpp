@@ -230,7 +230,7 @@ Run add_profile(Subcommand command) {
       .add_option(
           "--precision", flags->precisions,
           fmt::format("what is measured: {}, or several of them (fp32,bf16), which share the time",
-                      one_of<strategy::Precision>(kRuns)))
+                      one_of_names<strategy::Precision>(kRuns)))
       .delimiter(',')
       .show_default();
   command

@@ -18,7 +18,8 @@
 namespace piper::cli {
 namespace {
 
-// libtorch's exceptions end in a stack trace.
+// libtorch's exceptions end in a stack trace, and its allocator for CPUs throws a c10::Error that
+// its text alone tells from others (this file is built without libtorch's headers, too).
 std::string without_trace(std::string text) {
   for (const char* start : {"\nException raised from", " (no backtrace available)", "\nframe #"})
     text = text.substr(0, text.find(start));

@@ -251,9 +251,9 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
   command.add_option("--layers-per-stage", f.layers_per_stage, "e.g. 5,5,6 (even)")
       .delimiter(',')
       .check(integer_in(0, kMost));
-  command.add_option(
-      "--all-to-all", f.all_to_all,
-      fmt::format("how rows travel to their experts: {} (flat)", one_of<strategy::AllToAll>()));
+  command.add_option("--all-to-all", f.all_to_all,
+                     fmt::format("how rows travel to their experts: {} (flat)",
+                                 one_of_names<strategy::AllToAll>()));
   command
       .add_option("--all-to-all-chunk", f.all_to_all_chunk_bytes,
                   fmt::format("bytes of a message of {} at most (uncut)", cut_exchanges()))
@@ -298,22 +298,23 @@ void add_strategy_flags(Subcommand command, StrategyFlags& f, ModelFlag model) {
                    "tokens divided over tp between the blocks of a layer");
   command.add_option(
       "--offload", f.offload,
-      fmt::format("what is kept in host memory: {} (none)", one_of<strategy::Offload>()));
-  command.add_option("--placement", f.placement,
-                     one_of<strategy::Placement>() + ": which ranks are neighbours (the first)");
-  command.add_option("--recompute", f.recompute, one_of<Recompute>() + " (none)");
+      fmt::format("what is kept in host memory: {} (none)", one_of_names<strategy::Offload>()));
+  command.add_option(
+      "--placement", f.placement,
+      one_of_names<strategy::Placement>() + ": which ranks are neighbours (the first)");
+  command.add_option("--recompute", f.recompute, one_of_names<Recompute>() + " (none)");
   command.add_option(
       "--precision", f.precision,
-      fmt::format("{}; {} are priced, not trained", one_of<Precision>(kRuns),
+      fmt::format("{}; {} are priced, not trained", one_of_names<Precision>(kRuns),
                   in_a_sentence(names_where<Precision>(std::not_fn(kRuns)), ", ", " and ")));
   command
       .add_option("--capacity-factor", f.capacity_factor,
                   "rows that an expert takes of a sequence, in even shares; it drops the others "
                   "(none: dropless)")
       .check(number_in(strategy::kLeastCapacityFactor, strategy::kLargestCapacityFactor));
-  command.add_option(
-      "--drop", f.drop,
-      fmt::format("what goes beyond the capacity: by {} (probability)", one_of<strategy::Drop>()));
+  command.add_option("--drop", f.drop,
+                     fmt::format("what goes beyond the capacity: by {} (probability)",
+                                 one_of_names<strategy::Drop>()));
   command.add_flag(
       "--pad-to-capacity", f.pad_to_capacity,
       "send every expert its whole capacity, the rest of it in rows that weigh nothing");

@@ -109,6 +109,7 @@ int64_t bytes_in_words(const std::string& words) {
 }  // namespace
 
 nn::OutOfMemory out_of_device_memory(const std::string& said, Rank rank, int64_t held) {
+  // c10::OutOfMemoryError has no member that says how much was wanted: its text is all there is.
   constexpr std::string_view kWanted = "Tried to allocate ";
   const size_t at = said.find(kWanted);
   const int64_t wanted =
