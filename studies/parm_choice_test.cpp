@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
-#include <piper/cost/relative_approx.h>
 #include <studies/parm_choice.h>
+#include <testing/cost/relative_approx.h>
 
 #include <cmath>
 

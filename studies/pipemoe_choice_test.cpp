@@ -1,8 +1,8 @@
 // PipeMoE's count by a machine's lines, and what it costs by price.
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/cost/relative_approx.h>
 #include <studies/pipemoe_choice.h>
+#include <testing/cost/relative_approx.h>
 
 namespace piper::studies {
 namespace {

@@ -13,6 +13,10 @@ ORDER = ("base model cluster strategy balance graph collective schedule cost val
 FIRST_WITH_TORCH = ORDER.index("nn")
 # Folders beside piper/, and whether they may include torch. They include themselves and all of piper/, which includes none of them.
 BESIDE = {"studies": False}
+# Beside piper/: what its tests share, in a folder for each of piper's. Only tests include it and link it.
+TESTING = "testing"
+OF_TESTING = re.compile(rf"\bpiper_{TESTING}")
+LINK_OF_A_TEST = re.compile(r"target_link_libraries\(piper_\w+_test ")
 # The planner's half of cli/ (linked without torch) may not include what is right of the line either.
 FULL_CLI = re.compile(r"(checkpoint_|data_|load_corpus|full_|train_|eval_|profile_|bench_moe|bench_passes|bench_pipeline|bench_world)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
@@ -71,6 +75,12 @@ def problems_of(path, folder, text):
             yield f"{path}: includes {included}; torch stays right of the line ({', '.join(ORDER[FIRST_WITH_TORCH:-1])})"
         if included.split("/")[0] in BESIDE:
             yield f"{path}: includes {included}; piper includes nothing of {included.split('/')[0]}/"
+        if included.startswith(f"{TESTING}/"):
+            other = included.split("/")[1]
+            if path.parts[0] != TESTING and not path.name.endswith(("_test.cpp", "_test.h")):
+                yield f"{path}: includes {included}; only tests include {TESTING}/"
+            elif ORDER.index(other) > rank:
+                yield f"{path}: includes {included}; {folder} stands left of {other}"
         if not included.startswith("piper/"):
             continue
         other = included.split("/")[1]
@@ -82,10 +92,18 @@ def problems_of(path, folder, text):
             yield f"{path}: includes {included}; the planner's commands are built without {other}"
 
 
+def links_of(path, text):
+    """What ships links nothing of testing/."""
+    for line in text.splitlines():
+        if OF_TESTING.search(line) and not LINK_OF_A_TEST.match(line):
+            yield f"{path}: {line.strip()}; only tests link {TESTING}/"
+
+
 def main():
     if "--self-test" in sys.argv:
         wrong = [("graph", "#include <piper/schedule/step.h>"), ("cost", "#include <ATen/ATen.h>"),
-                 ("base", "#include <piper/misc/x.h>"), ("cli", "#include <piper/nn/stage.h>"), ("cli", "#include <studies/statements.h>")]
+                 ("base", "#include <piper/misc/x.h>"), ("cli", "#include <piper/nn/stage.h>"), ("cli", "#include <studies/statements.h>"),
+                 ("nn", "#include <testing/nn/whole_step.h>")]
         for folder, text in wrong:
             assert list(problems_of(pathlib.Path("x.cpp"), folder, text)), text
         for text in ("#include <ATen/ATen.h>", "#include <piper/nn/stage.h>"):
@@ -93,22 +111,27 @@ def main():
         assert not list(problems_beside(pathlib.Path("x.cpp"), "studies", "#include <piper/cli/command.h>\n#include <studies/phases.h>"))
         assert links_beside("CMakeLists.txt", "target_link_libraries(piper PRIVATE piper_studies)")
         assert not links_beside("CMakeLists.txt", "# What piper and the studies beside it share")
+        assert list(problems_of(pathlib.Path("piper/sim/x_test.cpp"), "sim", "#include <testing/train/equivalence_run.h>"))
+        assert not list(problems_of(pathlib.Path("piper/sim/x_test.cpp"), "sim", "#include <testing/cost/example_model.h>"))
+        assert list(links_of("CMakeLists.txt", "target_link_libraries(piper_nn PUBLIC piper_testing_nn)"))
+        assert not list(links_of("CMakeLists.txt", "target_link_libraries(piper_nn_test PRIVATE piper_testing_nn)"))
         assert list(forgotten("x.h", "#include <string>\nstd::vector<std::string> names();"))
         assert not list(forgotten("x.h", "#include <string>\nstd::string name();  // not a std::vector"))
         assert not list(problems_of(pathlib.Path("x.cpp"), "nn", "#include <ATen/ATen.h>\n#include <piper/model/model.h>"))
         print("check_includes: the check can fail")
         return 0
     root = pathlib.Path(__file__).resolve().parent.parent
-    files = [p for top in ("piper", *BESIDE) for p in sorted((root / top).rglob("*")) if p.suffix in (".h", ".cpp")]
+    files = [p for top in ("piper", TESTING, *BESIDE) for p in sorted((root / top).rglob("*")) if p.suffix in (".h", ".cpp")]
     found = []
     for path in files:
         name = path.relative_to(root)
         top, folder = name.parts[:2]
-        found += problems_of(name, folder, path.read_text()) if top == "piper" else problems_beside(name, top, path.read_text())
+        found += problems_of(name, folder, path.read_text()) if top not in BESIDE else problems_beside(name, top, path.read_text())
         if path.suffix == ".h":
             found += forgotten(name, path.read_text())
     for path in sorted((root / "piper").rglob("CMakeLists.txt")):
         found += links_beside(path.relative_to(root), path.read_text())
+        found += links_of(path.relative_to(root), path.read_text())
     for line in found:
         print(line)
     print(f"check_includes: {len(files)} files, {len(found)} problems")

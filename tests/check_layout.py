@@ -22,7 +22,7 @@ NON_BLOCKING = re.compile(r"\bnon_blocking(?!\()")  # a socket has a function of
 MAY_SAY_SO = {"piper/nn/host_read.cpp", "piper/executor/host_memory.cpp", "piper/executor/tensor_device_operations.cpp",
               "piper/profile/bench_operations.cpp"}
 TOPS = ("piper", "studies")
-FIXTURE = re.compile(r"(_test|_draw|_run|example_\w+)\.(cpp|h)$")
+FIXTURE = re.compile(r"_test\.(cpp|h)$")
 
 
 def problems_of(path, text):

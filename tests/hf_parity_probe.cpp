@@ -16,7 +16,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/model/import.h>
-#include <piper/nn/whole_step.h>
+#include <testing/nn/whole_step.h>
 #include <tests/stand_in/device.h>
 
 #include <cstdio>

@@ -3,7 +3,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/checkpoint/checkpoint_folder.h>
-#include <piper/checkpoint/checkpoint_test_run.h>
+#include <testing/checkpoint/checkpoint_test_run.h>
 #include <tests/test_folder.h>
 
 #include <fstream>

@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/checkpoint/checkpoint_folder.h>
-#include <piper/checkpoint/checkpoint_test_run.h>
 #include <sys/resource.h>
+#include <testing/checkpoint/checkpoint_test_run.h>
 #include <tests/test_folder.h>
 
 #include <cerrno>

@@ -1,6 +1,5 @@
 #include <piper/collective/algorithms.h>
-
-#include "exchange_cases.h"
+#include <testing/collective/exchange_cases.h>
 
 namespace piper::collective {
 namespace {

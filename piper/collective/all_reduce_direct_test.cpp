@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/collective/all_reduce_direct.h>
-#include <piper/collective/verify.h>
+#include <testing/collective/verify.h>
 
 namespace piper::collective {
 namespace {

@@ -3,8 +3,7 @@
 #include <piper/collective/all_to_all_node_aware.h>
 #include <piper/collective/all_to_all_pairwise.h>
 #include <piper/collective/all_to_all_windowed.h>
-
-#include "exchange_cases.h"
+#include <testing/collective/exchange_cases.h>
 
 namespace piper::collective {
 namespace {

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/collective/all_to_all_flat.h>
-#include <piper/collective/verify.h>
+#include <testing/collective/verify.h>
 
 #include <random>
 

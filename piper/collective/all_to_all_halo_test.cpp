@@ -1,8 +1,7 @@
 #include <piper/collective/all_to_all_halo_chunked.h>
 #include <piper/collective/all_to_all_halo_printed.h>
 #include <piper/collective/all_to_all_node_aware.h>
-
-#include "exchange_cases.h"
+#include <testing/collective/exchange_cases.h>
 
 namespace piper::collective {
 namespace {

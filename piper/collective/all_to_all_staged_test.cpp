@@ -3,8 +3,7 @@
 #include <piper/collective/all_to_all_leader.h>
 #include <piper/collective/all_to_all_three_level.h>
 #include <piper/collective/all_to_all_two_d.h>
-
-#include "exchange_cases.h"
+#include <testing/collective/exchange_cases.h>
 
 namespace piper::collective {
 namespace {

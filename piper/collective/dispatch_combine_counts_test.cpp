@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/collective/dispatch_combine_counts.h>
-#include <piper/collective/verify.h>
+#include <testing/collective/verify.h>
 
 #include <algorithm>
 

@@ -1,9 +1,8 @@
 #include <piper/collective/expert_copies.h>
+#include <testing/collective/exchange_cases.h>
 
 #include <map>
 #include <vector>
-
-#include "exchange_cases.h"
 
 namespace piper::collective {
 namespace {

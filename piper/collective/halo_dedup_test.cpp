@@ -1,11 +1,10 @@
 #include <piper/collective/halo_dedup_combine.h>
 #include <piper/collective/halo_dedup_dispatch.h>
+#include <testing/collective/dedup_cases.h>
+#include <testing/collective/exchange_cases.h>
 
 #include <numeric>
 #include <set>
-
-#include "dedup_cases.h"
-#include "exchange_cases.h"
 
 namespace piper::collective {
 namespace {

@@ -3,12 +3,11 @@
 #include <piper/collective/halo_dedup_combine.h>
 #include <piper/collective/halo_dedup_dispatch.h>
 #include <piper/collective/known_routes.h>
+#include <testing/collective/exchange_cases.h>
 
 #include <map>
 #include <random>
 #include <set>
-
-#include "exchange_cases.h"
 
 namespace piper::collective {
 namespace {

@@ -1,10 +1,9 @@
 #include <fmt/format.h>
 #include <piper/collective/algorithms.h>
+#include <testing/collective/exchange_cases.h>
 #include <tests/switches.h>
 
 #include <chrono>
-
-#include "exchange_cases.h"
 
 namespace piper::collective {
 namespace {

@@ -6,10 +6,10 @@
 #include <piper/collective/reductions.h>
 #include <piper/collective/stream_order.h>
 #include <rapidcheck.h>
+#include <testing/collective/exchange_cases.h>
+#include <testing/collective/stream_order_proof.h>
 
 #include <cstdlib>
-
-#include "exchange_cases.h"
 
 namespace piper::collective {
 namespace {

@@ -2,8 +2,7 @@
 #include <piper/collective/reduce_scatter_direct.h>
 #include <piper/collective/reduction.h>
 #include <piper/collective/reductions.h>
-
-#include "exchange_cases.h"
+#include <testing/collective/exchange_cases.h>
 
 namespace piper::collective {
 namespace {

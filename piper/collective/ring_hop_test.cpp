@@ -1,7 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/collective/ring_hop.h>
-
-#include "exchange_cases.h"
+#include <testing/collective/exchange_cases.h>
 
 namespace piper::collective {
 namespace {

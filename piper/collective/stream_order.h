@@ -36,7 +36,6 @@
 #include <piper/collective/steps.h>
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace piper::collective {
@@ -66,13 +65,5 @@ bool moves(const Step& step);  // anything at all
 StreamOrder stream_order(const MemberSteps& member);
 
 int64_t num_groups(const StreamOrder& order);
-
-// Executes the programmes of all members and says what is wrong, one line each; empty = proven.
-// Asks nothing of how they were made: every step that moves something is issued once, all that
-// `after` says is kept by lanes and events, the k-th send of a pair meets a receive of the same
-// part and size, what two members have for each other in one group of the one is in one group of
-// the other, and nobody waits in a circle although no send ends before its receive has started.
-std::vector<std::string> problems(const std::vector<MemberSteps>& members,
-                                  const std::vector<StreamOrder>& orders);
 
 }  // namespace piper::collective

@@ -4,11 +4,11 @@
 #include <piper/collective/halo_dedup_dispatch.h>
 #include <piper/collective/reductions.h>
 #include <piper/collective/stream_order.h>
+#include <testing/collective/dedup_cases.h>
+#include <testing/collective/exchange_cases.h>
+#include <testing/collective/stream_order_proof.h>
 
 #include <limits>
-
-#include "dedup_cases.h"
-#include "exchange_cases.h"
 
 namespace piper::collective {
 namespace {

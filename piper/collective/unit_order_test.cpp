@@ -1,10 +1,9 @@
 #include <piper/collective/halo.h>
 #include <piper/collective/unit_order.h>
+#include <testing/collective/exchange_cases.h>
 
 #include <map>
 #include <set>
-
-#include "exchange_cases.h"
 
 namespace piper::collective {
 namespace {

@@ -1,6 +1,6 @@
 // What a process that knows the run's secret may say, and what comes of it when it lies.
 #include <doctest/doctest.h>
-#include <piper/comm/peer_fixture.h>
+#include <testing/comm/peer_fixture.h>
 
 namespace piper::comm::internal {
 namespace {

@@ -1,11 +1,11 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <piper/comm/lateness.h>
 #include <piper/comm/network.h>
 #include <piper/comm/operations.h>
 #include <piper/comm/process_world.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <testing/comm/lateness.h>
 #include <tests/switches.h>
 #include <unistd.h>
 

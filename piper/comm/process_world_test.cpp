@@ -9,8 +9,8 @@
 #include <piper/comm/operations.h>
 #include <piper/comm/process_world.h>
 #include <piper/comm/secret.h>
-#include <piper/comm/world_patterns.h>
 #include <sys/socket.h>
+#include <testing/comm/world_patterns.h>
 #include <unistd.h>
 
 #include <atomic>

@@ -141,7 +141,7 @@ inline constexpr double kAllToAllTie = 0.1;
 PricedAllToAll best_all_to_all(const ExchangeSite& site, const ExchangeLoad& load,
                                const FixedAllToAll& fixed = {}, double flat_part = 1);
 
-// Of one member at most, with even loads (collective/prove.h counts the same).
+// Of one member at most, with even loads (testing/collective/prove.h counts the same).
 double scratch_bytes(const ExchangeSite& site, const AllToAllConfig& config, double pair_bytes,
                      const DedupRatios& spread = {});
 

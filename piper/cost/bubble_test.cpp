@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 #include <piper/cost/bubble.h>
 #include <piper/cost/pipeline_simulator.h>
-#include <piper/cost/relative_approx.h>
+#include <testing/cost/relative_approx.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/exchange_time.h>
-#include <piper/cost/relative_approx.h>
+#include <testing/cost/example_model.h>
+#include <testing/cost/relative_approx.h>
 
 namespace piper::cost {
 namespace {

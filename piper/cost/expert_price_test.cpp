@@ -1,11 +1,11 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/expert_price.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/load_distribution.h>
 #include <piper/cost/rank_parameters.h>
 #include <piper/schedule/migration.h>
+#include <testing/cost/example_model.h>
 
 using namespace piper;
 using namespace piper::cost;

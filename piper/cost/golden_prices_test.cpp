@@ -5,10 +5,10 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/cost/executor_estimator.h>
-#include <piper/cost/trainer/strategy_draw.h>
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/import.h>
 #include <piper/strategy/runnable.h>
+#include <testing/cost/strategy_draw.h>
 
 #include <cmath>
 #include <cstdlib>

@@ -1,7 +1,7 @@
 // Figures that can be computed in the head: one level, everything needs the whole of it.
 #include <doctest/doctest.h>
 #include <piper/cost/gradient_reduction_overlap.h>
-#include <piper/cost/relative_approx.h>
+#include <testing/cost/relative_approx.h>
 
 #include <vector>
 

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 #include <piper/cost/host_link.h>
 #include <piper/cost/random.h>
-#include <piper/cost/relative_approx.h>
+#include <testing/cost/relative_approx.h>
 
 #include <algorithm>
 #include <vector>

@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/load_distribution.h>
 #include <piper/cost/random.h>
-#include <piper/cost/relative_approx.h>
+#include <testing/cost/example_model.h>
+#include <testing/cost/relative_approx.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/mfu.h>
-#include <piper/cost/relative_approx.h>
 #include <piper/model/count.h>
+#include <testing/cost/example_model.h>
+#include <testing/cost/relative_approx.h>
 
 namespace piper::cost {
 

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/outside_measured.h>
+#include <testing/cost/example_model.h>
 
 #include <algorithm>
 

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/cost/pipeline_simulator.h>
-#include <piper/cost/relative_approx.h>
 #include <piper/schedule/host_copies.h>
+#include <testing/cost/relative_approx.h>
 
 #include <algorithm>
 #include <chrono>

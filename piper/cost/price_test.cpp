@@ -1,12 +1,12 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/cluster/cluster.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/prices.h>
-#include <piper/cost/relative_approx.h>
 #include <piper/cost/segment_time.h>
+#include <testing/cost/example_model.h>
+#include <testing/cost/relative_approx.h>
 
 #include <algorithm>
 #include <cmath>

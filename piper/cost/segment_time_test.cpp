@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/rank_parameters.h>
-#include <piper/cost/relative_approx.h>
 #include <piper/cost/segment_time.h>
+#include <testing/cost/example_model.h>
+#include <testing/cost/relative_approx.h>
 
 namespace piper::cost {
 namespace {

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/rank_parameters.h>
 #include <piper/cost/sent_bytes.h>
+#include <testing/cost/example_model.h>
 
 #include <algorithm>
 

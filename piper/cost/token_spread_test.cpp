@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
-#include <piper/cost/relative_approx.h>
 #include <piper/cost/token_spread.h>
 #include <piper/model/import.h>
+#include <testing/cost/relative_approx.h>
 
 #include <algorithm>
 #include <random>

@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/walked_memory.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/runnable.h>
+#include <testing/cost/example_model.h>
 
 namespace piper::cost {
 namespace {

@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/layer_cost.h>
-#include <piper/cost/relative_approx.h>
 #include <piper/cost/work.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
+#include <testing/cost/example_model.h>
+#include <testing/cost/relative_approx.h>
 
 #include <algorithm>
 

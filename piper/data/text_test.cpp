@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/data/test_text.h>
 #include <piper/data/text.h>
+#include <testing/data/test_text.h>
 #include <tests/test_folder.h>
 
 namespace piper::data {

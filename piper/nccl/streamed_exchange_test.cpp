@@ -1,10 +1,10 @@
 #include <piper/base/error.h>
 #include <piper/collective/algorithms.h>
-#include <piper/collective/dedup_cases.h>
-#include <piper/collective/exchange_cases.h>
 #include <piper/collective/halo_dedup_combine.h>
 #include <piper/collective/halo_dedup_dispatch.h>
 #include <piper/collective/reductions.h>
+#include <testing/collective/dedup_cases.h>
+#include <testing/collective/exchange_cases.h>
 
 #include <atomic>
 

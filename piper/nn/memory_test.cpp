@@ -5,7 +5,7 @@
 #include <piper/nn/counting_allocator.h>
 #include <piper/nn/measured_bytes_test.h>
 #include <piper/nn/token_routes.h>
-#include <piper/nn/whole_step.h>
+#include <testing/nn/whole_step.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 #include <doctest/doctest.h>
-#include <piper/nn/whole_step.h>
+#include <testing/nn/whole_step.h>
 
 #include <cmath>
 #include <numeric>

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/model/trainable.h>
-#include <piper/nn/whole_step.h>
+#include <testing/nn/whole_step.h>
 
 #include <set>
 

@@ -5,7 +5,7 @@
 #include <piper/base/error.h>
 #include <piper/nn/init.h>
 #include <piper/nn/tensor_share.h>
-#include <piper/nn/whole_step.h>
+#include <testing/nn/whole_step.h>
 
 #include <functional>
 #include <map>

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
-#include <piper/cost/relative_approx.h>
 #include <piper/model/import.h>
 #include <piper/placement/placed_plan.h>
 #include <piper/placement/placement_cases.h>
+#include <testing/cost/relative_approx.h>
 
 namespace piper::placement {
 namespace {

@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 #include <piper/cost/estimator.h>
 #include <piper/cost/executor_estimator.h>
-#include <piper/cost/relative_approx.h>
 #include <piper/model/import.h>
 #include <piper/placement/placed_steps.h>
 #include <piper/placement/placement_cases.h>
+#include <testing/cost/relative_approx.h>
 
 #include <algorithm>
 

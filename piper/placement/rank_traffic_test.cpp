@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/links.h>
 #include <piper/cost/rank_parameters.h>
 #include <piper/cost/sent_bytes.h>
 #include <piper/model/count.h>
 #include <piper/placement/rank_traffic.h>
+#include <testing/cost/example_model.h>
 
 #include <algorithm>
 #include <map>

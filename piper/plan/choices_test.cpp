@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/plan/choices.h>
-#include <piper/plan/example_world.h>
 #include <piper/strategy/runnable.h>
+#include <testing/plan/example_world.h>
 
 #include <algorithm>
 #include <set>

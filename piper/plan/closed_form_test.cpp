@@ -1,14 +1,14 @@
 // The search trusts the closed form; here it is held to the simulation.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/load_distribution.h>
 #include <piper/cost/prices.h>
-#include <piper/cost/relative_approx.h>
 #include <piper/model/import.h>
 #include <piper/sim/simulate.h>
 #include <piper/strategy/rank_layout.h>
+#include <testing/cost/example_model.h>
+#include <testing/cost/relative_approx.h>
 
 #include <algorithm>
 #include <cmath>

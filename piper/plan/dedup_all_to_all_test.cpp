@@ -3,10 +3,10 @@
 #include <piper/collective/halo_dedup_combine.h>
 #include <piper/collective/halo_dedup_dispatch.h>
 #include <piper/cost/dedup_all_to_all.h>
-#include <piper/plan/random_cluster.h>
-#include <piper/plan/regret.h>
 #include <piper/sim/flow_limit.h>
 #include <piper/sim/placement.h>
+#include <testing/plan/random_cluster.h>
+#include <testing/plan/regret.h>
 #include <tests/switches.h>
 
 #include <algorithm>

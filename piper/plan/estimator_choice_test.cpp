@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/prices.h>
 #include <piper/cost/segment_time.h>
@@ -11,6 +10,7 @@
 #include <piper/plan/under_load.h>
 #include <piper/sim/simulate.h>
 #include <piper/strategy/runnable.h>
+#include <testing/cost/example_model.h>
 #include <tests/switches.h>
 
 #include <algorithm>

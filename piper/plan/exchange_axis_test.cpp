@@ -1,19 +1,19 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/collective/algorithms.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/links.h>
 #include <piper/cost/prices.h>
 #include <piper/model/import.h>
-#include <piper/plan/example_world.h>
 #include <piper/plan/exchange_axis.h>
 #include <piper/plan/exchange_choice.h>
 #include <piper/plan/exchange_pick.h>
-#include <piper/plan/random_cluster.h>
 #include <piper/plan/search.h>
 #include <piper/sim/placement.h>
 #include <piper/sim/simulate.h>
+#include <testing/cost/example_model.h>
+#include <testing/plan/example_world.h>
+#include <testing/plan/random_cluster.h>
 
 #include <cmath>
 #include <map>

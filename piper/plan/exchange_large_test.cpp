@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 #include <piper/plan/exchange_choice.h>
 #include <piper/plan/exchange_pick.h>
-#include <piper/plan/random_cluster.h>
-#include <piper/plan/regret.h>
 #include <piper/sim/placement.h>
+#include <testing/plan/random_cluster.h>
+#include <testing/plan/regret.h>
 #include <tests/switches.h>
 
 #include <algorithm>

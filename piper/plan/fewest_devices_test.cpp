@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/plan/device_walk.h>
-#include <piper/plan/example_world.h>
 #include <piper/plan/fewest_devices.h>
+#include <testing/plan/example_world.h>
 
 namespace piper::plan {
 namespace {

@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/random.h>
 #include <piper/plan/moe_schedule_axis.h>
 #include <piper/plan/simulated_step.h>
 #include <piper/strategy/runnable.h>
+#include <testing/cost/example_model.h>
 #include <tests/switches.h>
 
 #include <algorithm>

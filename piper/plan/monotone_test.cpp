@@ -7,17 +7,17 @@
 // those: in 6000 draws the worst was 0.8 % in the simulation and 0.06 % in the closed form.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/load_distribution.h>
 #include <piper/cost/prices.h>
 #include <piper/cost/random.h>
-#include <piper/cost/trainer/strategy_draw.h>
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/import.h>
 #include <piper/plan/what_if.h>
 #include <piper/sim/simulate.h>
 #include <piper/strategy/strategy.h>
+#include <testing/cost/example_model.h>
+#include <testing/cost/strategy_draw.h>
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
-#include <piper/plan/example_world.h>
 #include <piper/plan/ranking.h>
+#include <testing/plan/example_world.h>
 
 #include <algorithm>
 

@@ -1,17 +1,17 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/collective/reductions.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/prices.h>
-#include <piper/cost/relative_approx.h>
 #include <piper/model/import.h>
-#include <piper/plan/example_world.h>
-#include <piper/plan/random_cluster.h>
 #include <piper/plan/reduction_axis.h>
 #include <piper/sim/flow_limit.h>
 #include <piper/sim/placement.h>
 #include <piper/sim/simulate.h>
+#include <testing/cost/example_model.h>
+#include <testing/cost/relative_approx.h>
+#include <testing/plan/example_world.h>
+#include <testing/plan/random_cluster.h>
 
 #include <algorithm>
 #include <cmath>

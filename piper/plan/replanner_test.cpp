@@ -1,11 +1,11 @@
 #include <doctest/doctest.h>
 #include <piper/cluster/slowed.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/segment_time.h>
 #include <piper/plan/replanner.h>
 #include <piper/plan/simulated_step.h>
 #include <piper/sim/disturbance.h>
 #include <piper/sim/simulate.h>
+#include <testing/cost/example_model.h>
 #include <tests/switches.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/model/count.h>
-#include <piper/plan/example_world.h>
 #include <piper/plan/roofline.h>
+#include <testing/plan/example_world.h>
 
 #include <algorithm>
 

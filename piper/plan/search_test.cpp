@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
-#include <piper/plan/example_world.h>
 #include <piper/plan/moe_schedule_axis.h>
 #include <piper/plan/search.h>
+#include <testing/plan/example_world.h>
 #include <tests/switches.h>
 
 #include <algorithm>

@@ -2,9 +2,9 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
-#include <piper/plan/example_world.h>
 #include <piper/plan/search.h>
 #include <piper/plan/under_load.h>
+#include <testing/plan/example_world.h>
 
 #include <atomic>
 #include <string>

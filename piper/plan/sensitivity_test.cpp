@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/cost/mfu.h>
-#include <piper/plan/example_world.h>
 #include <piper/plan/sensitivity.h>
+#include <testing/plan/example_world.h>
 
 #include <algorithm>
 

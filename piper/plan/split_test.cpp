@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
-#include <piper/cost/relative_approx.h>
 #include <piper/plan/split.h>
+#include <testing/cost/relative_approx.h>
 
 #include <algorithm>
 #include <numeric>

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/plan/example_world.h>
 #include <piper/plan/under_load.h>
+#include <testing/plan/example_world.h>
 
 #include <algorithm>
 

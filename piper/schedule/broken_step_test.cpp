@@ -1,7 +1,7 @@
 // Steps that are wrong in one place: the checks of graph/ must find it.
 #include <doctest/doctest.h>
-#include <piper/schedule/example_model.h>
 #include <piper/schedule/step.h>
+#include <testing/schedule/example_model.h>
 
 #include <algorithm>
 #include <functional>

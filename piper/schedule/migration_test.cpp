@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
-#include <piper/schedule/example_model.h>
 #include <piper/schedule/migration.h>
+#include <testing/schedule/example_model.h>
 
 using namespace piper;
 using namespace piper::schedule;

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
-#include <piper/schedule/example_model.h>
 #include <piper/schedule/step.h>
 #include <piper/strategy/runnable.h>
+#include <testing/schedule/example_model.h>
 
 #include <algorithm>
 #include <map>

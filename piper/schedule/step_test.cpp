@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/graph/print.h>
-#include <piper/schedule/example_model.h>
 #include <piper/schedule/step.h>
 #include <piper/strategy/rank_layout.h>
+#include <testing/schedule/example_model.h>
 
 #include <algorithm>
 #include <map>

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
-#include <piper/schedule/example_model.h>
 #include <piper/schedule/step.h>
+#include <testing/schedule/example_model.h>
 
 #include <algorithm>
 #include <map>

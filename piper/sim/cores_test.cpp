@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
-#include <piper/schedule/example_model.h>
-#include <piper/sim/example_prices.h>
 #include <piper/sim/simulate.h>
+#include <testing/schedule/example_model.h>
+#include <testing/sim/example_prices.h>
 
 using namespace piper;
 using graph::TaskId;

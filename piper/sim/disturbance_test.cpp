@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/cost/example_model.h>
-#include <piper/cost/relative_approx.h>
 #include <piper/sim/disturbance.h>
 #include <piper/sim/simulate.h>
 #include <piper/strategy/rank_layout.h>
+#include <testing/cost/example_model.h>
+#include <testing/cost/relative_approx.h>
 
 #include <cmath>
 

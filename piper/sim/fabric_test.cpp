@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/sim/example_flows.h>
 #include <piper/sim/flow_routes.h>
+#include <testing/sim/example_flows.h>
 
 #include <cmath>
 

@@ -1,7 +1,7 @@
 // What holds for every collective on every network.
 #include <doctest/doctest.h>
 #include <piper/collective/algorithms.h>
-#include <piper/sim/example_flows.h>
+#include <testing/sim/example_flows.h>
 
 #include <random>
 

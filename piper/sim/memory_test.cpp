@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
-#include <piper/sim/example_prices.h>
 #include <piper/sim/simulate.h>
+#include <testing/sim/example_prices.h>
 
 using namespace piper;
 using graph::SlotId;

@@ -1,7 +1,7 @@
 // Operations that share ports, on graphs written by hand: every figure can be computed in the head.
 #include <doctest/doctest.h>
-#include <piper/sim/example_prices.h>
 #include <piper/sim/simulate.h>
+#include <testing/sim/example_prices.h>
 
 #include <random>
 

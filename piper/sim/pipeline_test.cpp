@@ -3,10 +3,10 @@
 // bubble is (p-1)(F+B) under GPipe and under 1F1B; the peak of activations is m under GPipe and p-i
 // at stage i under 1F1B, and never above m.
 #include <doctest/doctest.h>
-#include <piper/schedule/example_model.h>
-#include <piper/sim/example_prices.h>
 #include <piper/sim/simulate.h>
 #include <piper/strategy/rank_layout.h>
+#include <testing/schedule/example_model.h>
+#include <testing/sim/example_prices.h>
 
 #include <algorithm>
 

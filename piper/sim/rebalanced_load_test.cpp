@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
-#include <piper/cost/example_model.h>
 #include <piper/sim/rebalanced_load.h>
+#include <testing/cost/example_model.h>
 
 using namespace piper;
 using namespace piper::sim;

@@ -3,10 +3,10 @@
 #include <doctest/doctest.h>
 #include <piper/cost/bubble.h>
 #include <piper/cost/pipeline_simulator.h>
-#include <piper/cost/relative_approx.h>
-#include <piper/schedule/example_model.h>
-#include <piper/sim/example_prices.h>
 #include <piper/sim/simulate.h>
+#include <testing/cost/relative_approx.h>
+#include <testing/schedule/example_model.h>
+#include <testing/sim/example_prices.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Messages on ports of round rates: every figure can be computed in the head.
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/sim/example_flows.h>
+#include <testing/sim/example_flows.h>
 
 namespace piper::sim {
 namespace {

@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/graph/operations.h>
-#include <piper/schedule/example_model.h>
-#include <piper/sim/example_prices.h>
 #include <piper/sim/simulate.h>
+#include <testing/schedule/example_model.h>
+#include <testing/sim/example_prices.h>
 
 #include <algorithm>
 #include <random>

@@ -1,11 +1,11 @@
 // One pipeline stands for all: held against the simulation of all ranks, wherever it is claimed.
 #include <doctest/doctest.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/prices.h>
-#include <piper/cost/relative_approx.h>
 #include <piper/sim/simulate.h>
 #include <piper/sim/symmetry.h>
 #include <piper/strategy/rank_layout.h>
+#include <testing/cost/example_model.h>
+#include <testing/cost/relative_approx.h>
 
 namespace piper::sim {
 namespace {

@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/cost/trainer/priced_step.h>
-#include <piper/cost/trainer/strategy_draw.h>
 #include <piper/model/import.h>
 #include <piper/sim/simulate.h>
 #include <piper/sim/symmetry.h>
 #include <piper/strategy/rank_layout.h>
+#include <testing/cost/strategy_draw.h>
 
 #include <algorithm>
 #include <map>

@@ -2,9 +2,9 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/data/indexed_dataset_writer.h>
-#include <piper/data/test_text.h>
 #include <piper/train/batches.h>
 #include <piper/train/evaluate.h>
+#include <testing/data/test_text.h>
 #include <tests/test_folder.h>
 
 #include <set>

@@ -8,7 +8,6 @@
 #include <piper/comm/launch.h>
 #include <piper/comm/network.h>
 #include <piper/comm/process_world.h>
-#include <piper/cost/example_model.h>
 #include <piper/executor/clock.h>
 #include <piper/executor/tensor_device_operations.h>
 #include <piper/model/import.h>
@@ -20,10 +19,11 @@
 #include <piper/profile/calibrate.h>
 #include <piper/profile/measure_links.h>
 #include <piper/report/run_files.h>
-#include <piper/train/equivalence_run.h>
 #include <piper/train/run.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <testing/cost/example_model.h>
+#include <testing/train/equivalence_run.h>
 #include <tests/stand_in/device.h>
 #include <tests/stand_in/fused_attention.h>
 #include <tests/switches.h>

@@ -1,7 +1,7 @@
 // A mixture layer whose tokens are cut into chunks trains as the plain one does, on every mesh:
 // fp64, as in equivalence_test.cpp.
 #include <doctest/doctest.h>
-#include <piper/train/equivalence_mesh.h>
+#include <testing/train/equivalence_mesh.h>
 
 #include <vector>
 

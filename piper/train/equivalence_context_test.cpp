@@ -1,7 +1,7 @@
 // Ranks that share sequences train as one rank does, alone and with every other axis: fp64, as in
 // equivalence_test.cpp.
 #include <doctest/doctest.h>
-#include <piper/train/equivalence_mesh.h>
+#include <testing/train/equivalence_mesh.h>
 
 #include <vector>
 

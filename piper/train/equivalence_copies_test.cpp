@@ -1,7 +1,7 @@
 // Copies of experts on other ranks change nothing of what is learnt: their rows are divided among
 // them, their gradients go home. fp64, as in equivalence_test.cpp.
 #include <doctest/doctest.h>
-#include <piper/train/equivalence_mesh.h>
+#include <testing/train/equivalence_mesh.h>
 
 #include <random>
 #include <vector>

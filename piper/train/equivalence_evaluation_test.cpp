@@ -1,5 +1,5 @@
 // Forwards alone (schedule::write_evaluation()) give the losses that a step has, on every mesh.
-#include <piper/train/equivalence_mesh.h>
+#include <testing/train/equivalence_mesh.h>
 
 #include <map>
 #include <mutex>

@@ -1,7 +1,7 @@
 // Whichever way rows or tokens travel to their experts, training is the same.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <piper/train/equivalence_run.h>
+#include <testing/train/equivalence_run.h>
 
 using namespace piper;
 using namespace piper::train::testing;

@@ -2,7 +2,7 @@
 // keeps them, bit by bit.
 #include <fmt/format.h>
 #include <piper/executor/host_memory.h>
-#include <piper/train/equivalence_run.h>
+#include <testing/train/equivalence_run.h>
 #include <tests/test_folder.h>
 
 namespace piper::train::testing {

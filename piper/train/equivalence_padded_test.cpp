@@ -1,7 +1,7 @@
 // Experts that are sent their whole capacity against experts that are sent what was kept of it:
 // fp64, as in equivalence_test.cpp.
 #include <doctest/doctest.h>
-#include <piper/train/equivalence_mesh.h>
+#include <testing/train/equivalence_mesh.h>
 
 #include <vector>
 

@@ -1,7 +1,7 @@
 // Experts whose weights travel as residuals (strategy/residual_code.h), against one rank that holds
 // back in its own weights what others would not have been told.
 #include <piper/strategy/residual_code.h>
-#include <piper/train/equivalence_mesh.h>
+#include <testing/train/equivalence_mesh.h>
 
 #include <algorithm>
 #include <functional>

@@ -3,7 +3,7 @@
 #include <piper/checkpoint/checkpoint.h>
 #include <piper/checkpoint/checkpoint_reader.h>
 #include <piper/checkpoint/checkpoint_state.h>
-#include <piper/train/equivalence_mesh.h>
+#include <testing/train/equivalence_mesh.h>
 #include <tests/test_folder.h>
 
 #include <filesystem>

@@ -1,7 +1,7 @@
 // ZeRO: with optimizer states divided among replicas a run is that of undivided states, bit by bit.
 #include <fmt/format.h>
 #include <piper/strategy/divided_states.h>
-#include <piper/train/equivalence_run.h>
+#include <testing/train/equivalence_run.h>
 
 namespace piper::train::testing {
 namespace {

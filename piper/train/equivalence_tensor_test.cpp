@@ -2,7 +2,7 @@
 // (tensor with sequence parallelism) or hold all of them, alone and with every other axis: fp64, as
 // in equivalence_test.cpp.
 #include <doctest/doctest.h>
-#include <piper/train/equivalence_mesh.h>
+#include <testing/train/equivalence_mesh.h>
 
 #include <map>
 #include <random>

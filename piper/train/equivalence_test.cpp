@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/strategy/rank_layout.h>
-#include <piper/train/equivalence_run.h>
+#include <testing/train/equivalence_run.h>
 
 #include <cmath>
 #include <map>

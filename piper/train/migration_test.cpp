@@ -1,7 +1,7 @@
 // Experts that move between steps change nothing of what is learnt.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <piper/train/equivalence_run.h>
+#include <testing/train/equivalence_run.h>
 
 #include <atomic>
 #include <random>

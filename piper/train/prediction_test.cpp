@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 #include <piper/base/json.h>
-#include <piper/cost/example_model.h>
 #include <piper/report/run_files.h>
 #include <piper/train/run.h>
+#include <testing/cost/example_model.h>
 #include <tests/test_folder.h>
 
 #include <cmath>

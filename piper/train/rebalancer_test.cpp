@@ -3,11 +3,11 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/checkpoint/checkpoint_folder.h>
-#include <piper/cost/example_model.h>
 #include <piper/cost/expert_price.h>
 #include <piper/model/import.h>
 #include <piper/train/rebalancer.h>
 #include <piper/train/run.h>
+#include <testing/cost/example_model.h>
 #include <tests/test_folder.h>
 
 #include <functional>

@@ -3,10 +3,10 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/checkpoint/checkpoint_folder.h>
-#include <piper/cost/example_model.h>
 #include <piper/model/import.h>
 #include <piper/train/replicas.h>
 #include <piper/train/run.h>
+#include <testing/cost/example_model.h>
 #include <tests/test_folder.h>
 #include <unistd.h>
 

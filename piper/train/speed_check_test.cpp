@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
-#include <piper/cost/example_model.h>
 #include <piper/profile/reference_layers.h>
 #include <piper/train/run.h>
 #include <piper/train/run_recorder.h>
 #include <piper/train/speed_check.h>
+#include <testing/cost/example_model.h>
 #include <tests/test_folder.h>
 
 #include <thread>

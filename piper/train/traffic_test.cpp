@@ -1,9 +1,9 @@
 // The bytes that a real run's transports count are the bytes that its prediction rests on.
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/cost/example_model.h>
 #include <piper/model/import.h>
 #include <piper/train/run.h>
+#include <testing/cost/example_model.h>
 #include <tests/test_folder.h>
 
 namespace piper::train {

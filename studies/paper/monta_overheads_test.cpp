@@ -1,8 +1,8 @@
 // MoNTA's measured choice, and what its model would need to give it.
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/cost/relative_approx.h>
 #include <studies/paper/monta_overheads.h>
+#include <testing/cost/relative_approx.h>
 
 #include <map>
 

@@ -1,8 +1,8 @@
 // Parm's own numbers, and where the print cannot be taken at its word.
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/cost/relative_approx.h>
 #include <studies/paper/parm.h>
+#include <testing/cost/relative_approx.h>
 
 #include <cmath>
 #include <limits>

@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/cost/random.h>
-#include <piper/cost/relative_approx.h>
 #include <studies/paper/pipemoe.h>
+#include <testing/cost/relative_approx.h>
 
 #include <algorithm>
 #include <cmath>

@@ -3,7 +3,7 @@
 // (well-formed notes and chunks with chosen numbers, or raw bytes), and when this end looks. No
 // byte lands outside of a buffer that is in use, and in the end no message is in use.
 #include <piper/base/error.h>
-#include <piper/comm/peer_fixture.h>
+#include <testing/comm/peer_fixture.h>
 
 #include <algorithm>
 

@@ -1,10 +1,10 @@
 // Orders of a mixture layer, priced on the machines of the papers that propose them.
 #include <doctest/doctest.h>
-#include <piper/cost/relative_approx.h>
 #include <piper/cost/trainer/layer_price.h>
 #include <piper/cost/trainer/moe_schedules.h>
 #include <piper/cost/trainer/rates.h>
 #include <piper/model/import.h>
+#include <testing/cost/relative_approx.h>
 
 #include <algorithm>
 #include <map>

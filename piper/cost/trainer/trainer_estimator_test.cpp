@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/cost/rank_parameters.h>
-#include <piper/cost/trainer/strategy_draw.h>
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/import.h>
+#include <testing/cost/strategy_draw.h>
 
 using namespace piper;
 using namespace piper::cost;

@@ -1,7 +1,7 @@
 // One buffer of a member, holding symbols: pieces by offset.
 #pragma once
 
-#include <piper/collective/sums.h>
+#include <testing/collective/sums.h>
 
 #include <cstdint>
 #include <map>

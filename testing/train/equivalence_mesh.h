@@ -5,7 +5,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <piper/strategy/runnable.h>
-#include <piper/train/equivalence_run.h>
+#include <testing/train/equivalence_run.h>
 #include <tests/switches.h>
 
 #include <cmath>

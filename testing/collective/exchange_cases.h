@@ -3,8 +3,8 @@
 
 #include <doctest/doctest.h>
 #include <fmt/ranges.h>
-#include <piper/collective/prove.h>
-#include <piper/collective/verify.h>
+#include <testing/collective/prove.h>
+#include <testing/collective/verify.h>
 
 #include <algorithm>
 #include <cstdint>

@@ -8,7 +8,7 @@
 #pragma once
 
 #include <piper/collective/races.h>
-#include <piper/collective/symbol_memory.h>
+#include <testing/collective/symbol_memory.h>
 
 #include <array>
 #include <cstdint>

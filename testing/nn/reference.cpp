@@ -1,5 +1,5 @@
 #include <fmt/format.h>
-#include <piper/nn/reference.h>
+#include <testing/nn/reference.h>
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 #include <piper/nn/mtp.h>
 #include <piper/nn/tensor_ops.h>
 #include <piper/nn/token_routes.h>
-#include <piper/nn/whole_step.h>
+#include <testing/nn/whole_step.h>
 
 #include <algorithm>
 #include <cmath>

@@ -4,8 +4,8 @@
 // element.
 #pragma once
 
-#include <piper/collective/symbolic_executor.h>
 #include <piper/collective/topology.h>
+#include <testing/collective/symbolic_executor.h>
 
 #include <cstdint>
 #include <functional>

@@ -1,4 +1,4 @@
-#include <piper/collective/symbol_memory.h>
+#include <testing/collective/symbol_memory.h>
 
 #include <algorithm>
 

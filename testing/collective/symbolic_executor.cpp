@@ -1,5 +1,5 @@
 #include <fmt/core.h>
-#include <piper/collective/symbolic_executor.h>
+#include <testing/collective/symbolic_executor.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include <fmt/core.h>
 #include <piper/base/error.h>
-#include <piper/collective/prove.h>
+#include <testing/collective/prove.h>
 
 #include <algorithm>
 

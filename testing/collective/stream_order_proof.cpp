@@ -1,6 +1,6 @@
 #include <fmt/core.h>
 #include <piper/base/error.h>
-#include <piper/collective/stream_order.h>
+#include <testing/collective/stream_order_proof.h>
 
 #include <algorithm>
 #include <array>

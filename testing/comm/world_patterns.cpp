@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <piper/collective/all_reduce_direct.h>
 #include <piper/comm/operations.h>
-#include <piper/comm/world_patterns.h>
+#include <testing/comm/world_patterns.h>
 
 #include <array>
 #include <cmath>

@@ -13,9 +13,9 @@
 #include <piper/comm/local.h>
 #include <piper/comm/operations.h>
 #include <piper/comm/process_world.h>
-#include <piper/comm/world_patterns.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <testing/comm/world_patterns.h>
 
 #include <algorithm>
 #include <chrono>

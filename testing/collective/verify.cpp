@@ -1,5 +1,6 @@
 #include <fmt/core.h>
-#include <piper/collective/verify.h>
+#include <piper/collective/races.h>
+#include <testing/collective/verify.h>
 
 #include <array>
 #include <compare>
@@ -21,9 +22,6 @@ struct Cell {
 };
 
 using Memory = std::array<std::vector<Cell>, kNumBuffers>;
-
-bool has_source(StepKind kind) { return kind != StepKind::kReceive; }
-bool has_target(StepKind kind) { return kind != StepKind::kSend; }
 
 bool overlap(const Block& a, const Block& b) {
   return a.buffer == b.buffer && a.offset < b.offset + b.count && b.offset < a.offset + a.count;

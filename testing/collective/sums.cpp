@@ -1,4 +1,4 @@
-#include <piper/collective/sums.h>
+#include <testing/collective/sums.h>
 
 #include <utility>
 

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <piper/model/model.h>
-#include <piper/nn/reference.h>
 #include <piper/nn/stage.h>
 #include <piper/strategy/strategy.h>
+#include <testing/nn/reference.h>
 
 #include <algorithm>
 #include <cstdint>
