@@ -1,6 +1,7 @@
 // piper signature: one hash over golden plans, predictions and virtual times, so that no change of
 // behaviour goes unnoticed (tests/golden/signature.txt holds its value).
 #include <fmt/format.h>
+#include <piper/base/hash.h>
 #include <piper/base/json.h>
 #include <piper/cli/command.h>
 #include <piper/cli/command_list.h>
@@ -81,17 +82,10 @@ std::string describe(const Case& c) {
   return text;
 }
 
-// FNV-1a, 64 bits: a fingerprint, not a defence.
-uint64_t hash(const std::string& text) {
-  uint64_t value = 0xcbf29ce484222325;
-  for (const unsigned char c : text) value = (value ^ c) * 0x100000001b3;
-  return value;
-}
-
 int run(bool verbose, bool json) {
   std::string text;
   for (const Case& c : kCases) text += describe(c);
-  const std::string signature = fmt::format("{:016x}", hash(text));
+  const std::string signature = fmt::format("{:016x}", fnv1a64(text));
   if (json) {
     std::cout << Json{{"signature", signature}, {"behaviour", text}}.dump(2) << "\n";
   } else {

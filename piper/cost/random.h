@@ -1,7 +1,9 @@
 // Random numbers that are a function of what they are for: the same on every machine, compiler and
 // standard library, and independent of the order in which they are drawn for different things.
-// splitmix64 (Steele, Lea, Flood 2014) over a hash of the words.
+// SplitMix64 over a hash of the words.
 #pragma once
+
+#include <piper/base/hash.h>
 
 #include <cmath>
 #include <cstdint>
@@ -15,9 +17,13 @@ class Random {
  public:
   // "Of seed 7, layer 3, sample 12": {7, 3, 12}.
   explicit Random(std::initializer_list<uint64_t> words) {
-    for (const uint64_t word : words) state_ = mixed(state_ + kStep + word);
+    for (const uint64_t word : words) state_ = splitmix64(state_ + word);
   }
-  uint64_t next() { return mixed(state_ += kStep); }
+  uint64_t next() {
+    const uint64_t number = splitmix64(state_);
+    state_ += kSplitMixStep;
+    return number;
+  }
   // From 0 to n - 1; n > 0. (The bias of the remainder is below n / 2^64.)
   uint64_t below(uint64_t n) { return next() % n; }
   // In (0, 1).
@@ -29,12 +35,6 @@ class Random {
   }
 
  private:
-  static constexpr uint64_t kStep = 0x9e3779b97f4a7c15;
-  static uint64_t mixed(uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
   uint64_t state_ = 0;
 };
 

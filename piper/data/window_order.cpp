@@ -5,6 +5,7 @@
 // inside (cycle walking; Black, Rogaway 2002): still a permutation. 2^2h < 4 count, so that takes
 // fewer than four walks on average.
 #include <piper/base/error.h>
+#include <piper/base/hash.h>
 #include <piper/data/window_order.h>
 
 #include <bit>
@@ -18,7 +19,7 @@ uint64_t feistel(uint64_t x, int half_bits, uint64_t key) {
   const uint64_t mask = (uint64_t{1} << half_bits) - 1;
   uint64_t left = x >> half_bits, right = x & mask;
   for (uint64_t round = 0; round < kRounds; ++round) {
-    const uint64_t next = left ^ (mix(mix(key + round) ^ right) & mask);
+    const uint64_t next = left ^ (splitmix64(splitmix64(key + round) ^ right) & mask);
     left = right;
     right = next;
   }
@@ -41,7 +42,7 @@ int64_t permute(int64_t position, int64_t count, uint64_t key) {
 int64_t shuffled_window(int64_t number, int64_t num_windows, uint64_t seed) {
   PIPER_CHECK(number >= 0 && num_windows > 0);
   const auto epoch = static_cast<uint64_t>(number / num_windows);
-  return permute(number % num_windows, num_windows, mix(mix(seed) ^ epoch));
+  return permute(number % num_windows, num_windows, splitmix64(splitmix64(seed) ^ epoch));
 }
 
 }  // namespace piper::data

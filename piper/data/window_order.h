@@ -6,15 +6,6 @@
 
 namespace piper::data {
 
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): every input bit flips half of the output
-// bits.
-constexpr uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 // A permutation of 0 .. count - 1 for every key, evaluated at one position without memory or state.
 // Requires 0 <= position < count <= 2^62.
 int64_t permute(int64_t position, int64_t count, uint64_t key);

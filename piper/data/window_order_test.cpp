@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <piper/base/hash.h>
 #include <piper/data/window_order.h>
 
 #include <cstddef>
@@ -48,7 +49,7 @@ TEST_CASE("over many keys each position is equally likely to go anywhere") {
   std::vector<int> hits(49);
   for (uint64_t key = 0; key < 7000; ++key)
     for (int64_t position = 0; position < 7; ++position)
-      ++hits.at(static_cast<size_t>(position * 7 + permute(position, 7, mix(key))));
+      ++hits.at(static_cast<size_t>(position * 7 + permute(position, 7, splitmix64(key))));
   for (const int count : hits) CHECK(std::abs(count - 1000) < 150);
 }
 

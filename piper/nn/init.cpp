@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/base/hash.h>
 #include <piper/nn/cuda/stream.h>
 #include <piper/nn/init.h>
 #include <piper/nn/tensor_ops.h>
@@ -34,15 +35,9 @@ bool fill_on_device(at::Tensor& target, uint64_t seed, uint64_t hashed_name, dou
 
 }  // namespace
 
-uint64_t name_hash(std::string_view name) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
-
 void fill_normal(at::Tensor target, uint64_t seed, std::string_view name, double range,
                  const std::optional<TensorPart>& part) {
-  const uint64_t hashed_name = name_hash(name);
+  const uint64_t hashed_name = fnv1a64(name);
   const int64_t elements = target.numel();
   PIPER_CHECK(!part || part->num_elements() == elements, "a part of another size");
   if (fill_on_device(target, seed, hashed_name, range, part)) return;

@@ -13,11 +13,6 @@ TEST_CASE("Philox4x32-10 gives the known answers of its authors") {
         Philox{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
-TEST_CASE("names hash as FNV-1a") {
-  CHECK(name_hash("") == 0xcbf29ce484222325);
-  CHECK(name_hash("a") == 0xaf63dc4c8601ec8c);
-}
-
 TEST_CASE("weights are normal with the given range") {
   at::Tensor w = at::empty({501, 399}, at::kDouble);
   fill_normal(w, 42, "w", 0.02);

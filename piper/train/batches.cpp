@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/base/hash.h>
 #include <piper/data/window_order.h>
 #include <piper/train/batches.h>
 
@@ -24,7 +25,7 @@ void fill_row(Batch& batch, int64_t row, int64_t sequence, const data::Corpus& c
 
 // Uniform over all starts that fit.
 int64_t random_start(int64_t num_starts, uint64_t seed, int64_t step, int64_t sequence_index) {
-  const uint64_t random = data::mix(data::mix(data::mix(seed) ^ static_cast<uint64_t>(step)) ^
+  const uint64_t random = splitmix64(splitmix64(splitmix64(seed) ^ static_cast<uint64_t>(step)) ^
                                     static_cast<uint64_t>(sequence_index));
   // The high half of the product maps 64 random bits to [0, num_starts) without a division's bias
   // to small values.

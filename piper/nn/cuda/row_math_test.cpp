@@ -1,6 +1,7 @@
 // The mathematics of the CUDA kernels, run here with one loop in place of a team of threads, against
 // the CPU's kernels and the compositions: in fp64, fp32 and bf16, with packs and without.
 #include <doctest/doctest.h>
+#include <piper/base/hash.h>
 #include <piper/nn/cuda/row_math.h>
 #include <piper/nn/init.h>
 #include <piper/nn/tensor_ops.h>
@@ -111,7 +112,7 @@ TEST_CASE("a device's initial weights are the processor's, bit for bit") {
     at::Tensor made = at::empty_like(expected);
     for (int64_t i = 0; i < made.numel(); ++i)
       made.data_ptr<T>()[i] =
-          cuda::normal_at<T>(static_cast<uint64_t>(places_of(part).of(i)), 7, name_hash("w"), 0.02);
+          cuda::normal_at<T>(static_cast<uint64_t>(places_of(part).of(i)), 7, fnv1a64("w"), 0.02);
     CHECK(at::equal(made, expected));
   });
 }
