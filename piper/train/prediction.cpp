@@ -169,10 +169,10 @@ double model_flops_utilization(const model::Model& model, const strategy::Strate
   return cost::mfu(model, strategy, cluster, step_seconds, kept);
 }
 
-Prediction predict(const schedule::StepGraph& step, const model::Model& model,
-                   const strategy::Strategy& strategy, const cluster::Cluster& cluster,
-                   const cost::ExpertLoad& load, double slowdown) {
-  Prediction prediction;
+StepPrediction predict(const schedule::StepGraph& step, const model::Model& model,
+                       const strategy::Strategy& strategy, const cluster::Cluster& cluster,
+                       const cost::ExpertLoad& load, double slowdown) {
+  StepPrediction prediction;
   prediction.prices = cost::price(step, model, strategy, cluster, load);
   for (const graph::Task& task : step.graph.tasks())
     if (task.kind == graph::TaskKind::kCompute)
@@ -236,7 +236,7 @@ report::Comparison measured_alone(const schedule::StepGraph& step,
 
 report::Comparison compare(const schedule::StepGraph& step, const model::Model& model,
                            const strategy::Strategy& strategy, const cluster::Cluster& cluster,
-                           const std::optional<Prediction>& prediction,
+                           const std::optional<StepPrediction>& prediction,
                            const Measurement& measured) {
   report::Comparison comparison = measured_alone(step, strategy, cluster, measured);
   if (!prediction) {

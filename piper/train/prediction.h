@@ -18,7 +18,7 @@
 
 namespace piper::train {
 
-struct Prediction {
+struct StepPrediction {
   cost::Prices prices;
   graph::Timeline timeline;
   double step_seconds = 0;
@@ -36,9 +36,9 @@ schedule::StepGraph checked_evaluation(const model::Model& model,
 
 // Prices and simulates it. `load` = real expert loads, when known; `slowdown`: what compute takes,
 // over what the cluster says.
-Prediction predict(const schedule::StepGraph& step, const model::Model& model,
-                   const strategy::Strategy& strategy, const cluster::Cluster& cluster,
-                   const cost::ExpertLoad& load = {}, double slowdown = 1);
+StepPrediction predict(const schedule::StepGraph& step, const model::Model& model,
+                       const strategy::Strategy& strategy, const cluster::Cluster& cluster,
+                       const cost::ExpertLoad& load = {}, double slowdown = 1);
 
 // FLOPs of the step (forward + backward, no recomputation; of routed experts the part `kept`) /
 // (seconds x peak of all devices, or of the shared cores). NaN where the cluster has no figures for
@@ -67,7 +67,7 @@ std::map<std::string, double> seconds_by_component(const schedule::StepGraph& st
 // Without a prediction: what was measured, and why there is none.
 report::Comparison compare(const schedule::StepGraph& step, const model::Model& model,
                            const strategy::Strategy& strategy, const cluster::Cluster& cluster,
-                           const std::optional<Prediction>& prediction,
+                           const std::optional<StepPrediction>& prediction,
                            const Measurement& measured);
 
 }  // namespace piper::train

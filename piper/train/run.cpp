@@ -136,11 +136,11 @@ class Run {
   RunSaver saver_;
   StrategyWatch watch_;  // rank 0's
   WeightExport export_;
-  std::optional<executor::Cores> cores_;  // from open() on
-  std::vector<std::string> hosts_;        // by process
-  std::string token_;                     // of this run alone
-  double begun_seconds_ = 0;              // when run() was called
-  std::optional<Prediction> prediction_;  // process 0's, where the cluster can price the step
+  std::optional<executor::Cores> cores_;      // from open() on
+  std::vector<std::string> hosts_;            // by process
+  std::string token_;                         // of this run alone
+  double begun_seconds_ = 0;                  // when run() was called
+  std::optional<StepPrediction> prediction_;  // process 0's, where the cluster can price the step
   std::atomic<bool> stopped_{false};
   std::optional<strategy::Strategy> next_strategy_;
 };

@@ -103,10 +103,10 @@ struct RunResult {
   std::vector<StepMetrics> metrics;
   // Made before the run, at the load that was planned for; none where the cluster has no figures
   // for the precision.
-  std::optional<Prediction> prediction;
+  std::optional<StepPrediction> prediction;
   // Made after it, with the loads of the measured step, and at the speed of the machine during the
   // run where that was measured.
-  std::optional<Prediction> prediction_with_load;
+  std::optional<StepPrediction> prediction_with_load;
   Measurement measurement;
   report::Comparison comparison;  // against prediction_with_load
   Traffic traffic;  // of the measured step: predicted beside counted by the transports

@@ -109,7 +109,7 @@ TEST_CASE("the parts of a step add up to the step, though ranks communicate whil
   CHECK(sum == doctest::Approx(ends[0] + 3));
   CHECK(communication == doctest::Approx(3));
 
-  Prediction prediction;
+  StepPrediction prediction;
   prediction.timeline = timeline;
   prediction.step_seconds = timeline.seconds();
   Measurement measured{.step = 1,

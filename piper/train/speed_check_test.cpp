@@ -68,8 +68,8 @@ TEST_CASE("a prediction for a machine that computes at half its speed takes twic
 
   const strategy::Strategy ranks = cost::example::strategy(model, 2, 2, 2, 2);
   const schedule::StepGraph shared = checked_step(model, ranks);
-  const Prediction one = predict(shared, model, ranks, cluster),
-                   two = predict(shared, model, ranks, cluster, {}, 2);
+  const StepPrediction one = predict(shared, model, ranks, cluster),
+                       two = predict(shared, model, ranks, cluster, {}, 2);
   CHECK(two.step_seconds > one.step_seconds);
   CHECK(two.step_seconds < 2 * one.step_seconds);  // messages take what they took
   CHECK(two.mfu < one.mfu);
