@@ -9,14 +9,14 @@
 namespace piper::train {
 namespace {
 
-Batch empty_batch(int64_t num_sequences, int64_t sequence) {
+executor::MicroBatch empty_batch(int64_t num_sequences, int64_t sequence) {
   return {.tokens_BS = at::empty({num_sequences, sequence}, at::kLong),
           .targets_T = at::empty({num_sequences * sequence}, at::kLong)};
 }
 
 // Row `row` of the batch := the window that starts at `start`.
-void fill_row(Batch& batch, int64_t row, int64_t sequence, const data::Corpus& corpus,
-              int64_t start) {
+void fill_row(executor::MicroBatch& batch, int64_t row, int64_t sequence,
+              const data::Corpus& corpus, int64_t start) {
   std::vector<int64_t> window(static_cast<size_t>(sequence) + 1);
   corpus.read(start, window);
   std::copy_n(window.begin(), sequence, batch.tokens_BS.data_ptr<int64_t>() + row * sequence);
@@ -26,7 +26,7 @@ void fill_row(Batch& batch, int64_t row, int64_t sequence, const data::Corpus& c
 // Uniform over all starts that fit.
 int64_t random_start(int64_t num_starts, uint64_t seed, int64_t step, int64_t sequence_index) {
   const uint64_t random = splitmix64(splitmix64(splitmix64(seed) ^ static_cast<uint64_t>(step)) ^
-                                    static_cast<uint64_t>(sequence_index));
+                                     static_cast<uint64_t>(sequence_index));
   // The high half of the product maps 64 random bits to [0, num_starts) without a division's bias
   // to small values.
   using Wide = unsigned __int128;
@@ -54,10 +54,11 @@ int64_t first_sequence(const strategy::Strategy& strategy, int64_t dp_index, int
   return (dp_index * strategy.num_micro_batches + micro_batch) * strategy.micro_batch_sequences;
 }
 
-Batch training_batch(const data::Corpus& corpus, const strategy::Strategy& strategy, uint64_t seed,
-                     int64_t step, int64_t dp_index, int64_t micro_batch) {
+executor::MicroBatch training_batch(const data::Corpus& corpus, const strategy::Strategy& strategy,
+                                    uint64_t seed, int64_t step, int64_t dp_index,
+                                    int64_t micro_batch) {
   data::check_window(corpus, strategy.sequence);
-  Batch batch = empty_batch(strategy.micro_batch_sequences, strategy.sequence);
+  executor::MicroBatch batch = empty_batch(strategy.micro_batch_sequences, strategy.sequence);
   const int64_t first = first_sequence(strategy, dp_index, micro_batch);
   for (int64_t row = 0; row < strategy.micro_batch_sequences; ++row)
     fill_row(batch, row, strategy.sequence, corpus,
@@ -65,11 +66,12 @@ Batch training_batch(const data::Corpus& corpus, const strategy::Strategy& strat
   return batch;
 }
 
-Batch validation_batch(const data::Corpus& corpus, const strategy::Strategy& strategy,
-                       int64_t limit, int64_t number, int64_t dp_index, int64_t micro_batch) {
+executor::MicroBatch validation_batch(const data::Corpus& corpus,
+                                      const strategy::Strategy& strategy, int64_t limit,
+                                      int64_t number, int64_t dp_index, int64_t micro_batch) {
   PIPER_CHECK(limit >= 1 && limit <= num_windows(corpus, strategy.sequence));
   const int64_t sequence = strategy.sequence;
-  Batch batch = empty_batch(strategy.micro_batch_sequences, sequence);
+  executor::MicroBatch batch = empty_batch(strategy.micro_batch_sequences, sequence);
   const int64_t first =
       number * strategy.global_batch_sequences + first_sequence(strategy, dp_index, micro_batch);
   for (int64_t row = 0; row < strategy.micro_batch_sequences; ++row) {

@@ -15,17 +15,12 @@
 #pragma once
 
 #include <piper/data/corpus.h>
-#include <piper/nn/aten.h>
+#include <piper/executor/executor_context.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
 
 namespace piper::train {
-
-struct Batch {
-  at::Tensor tokens_BS;  // int64, CPU
-  at::Tensor targets_T;  // int64, CPU: the token that follows each
-};
 
 // Windows that start `sequence` tokens apart; the tail that fills none is dropped. Throws
 // InvalidInput when the corpus does not hold one.
@@ -40,15 +35,18 @@ int64_t window_start(const data::Corpus& corpus, const strategy::Strategy& strat
 // micro-batches consecutive parts of a share.
 int64_t first_sequence(const strategy::Strategy& strategy, int64_t dp_index, int64_t micro_batch);
 
-// The micro-batch of one rank: B = strategy.micro_batch_sequences, S = strategy.sequence. Throws
-// InvalidInput when the corpus does not hold a window, IoError.
-Batch training_batch(const data::Corpus& corpus, const strategy::Strategy& strategy, uint64_t seed,
-                     int64_t step, int64_t dp_index, int64_t micro_batch);
+// The micro-batch of one rank, on the CPU: B = strategy.micro_batch_sequences, S =
+// strategy.sequence; the target of a token is the one that follows it. Throws InvalidInput when the
+// corpus does not hold a window, IoError.
+executor::MicroBatch training_batch(const data::Corpus& corpus, const strategy::Strategy& strategy,
+                                    uint64_t seed, int64_t step, int64_t dp_index,
+                                    int64_t micro_batch);
 
 // Evaluation, whatever the kind of corpus: window w holds tokens [w*S, w*S + S) and targets [w*S +
 // 1, w*S + S + 1). One rank's micro-batch when a mesh evaluates: of the `number`th global batch
 // (from 0) of the first `limit` windows. Rows beyond the limit are ignored: their targets are -100.
-Batch validation_batch(const data::Corpus& corpus, const strategy::Strategy& strategy,
-                       int64_t limit, int64_t number, int64_t dp_index, int64_t micro_batch);
+executor::MicroBatch validation_batch(const data::Corpus& corpus,
+                                      const strategy::Strategy& strategy, int64_t limit,
+                                      int64_t number, int64_t dp_index, int64_t micro_batch);
 
 }  // namespace piper::train

@@ -29,7 +29,7 @@ std::vector<std::string> global_batch(const data::Corpus& text, const strategy::
   std::vector<std::string> sequences;
   for (int64_t dp = 0; dp < s.mesh.dp; ++dp)
     for (int64_t micro = 0; micro < s.num_micro_batches; ++micro) {
-      const Batch batch = training_batch(text, s, seed, step, dp, micro);
+      const executor::MicroBatch batch = training_batch(text, s, seed, step, dp, micro);
       REQUIRE(batch.tokens_BS.sizes() == at::IntArrayRef({s.micro_batch_sequences, s.sequence}));
       REQUIRE(batch.targets_T.sizes() == at::IntArrayRef({s.micro_batch_sequences * s.sequence}));
       const auto* tokens = batch.tokens_BS.data_ptr<int64_t>();
@@ -111,7 +111,7 @@ TEST_CASE("a mesh validates on the first windows in order, and ignores what fill
   const data::Text text("0123456789abc", "digits");  // 4 windows of 3 + 1
   const strategy::Strategy s = strategy_of(2, 1, 1, 3);
   for (int64_t window = 0; window < 4; ++window) {
-    const Batch batch = validation_batch(text, s, 3, window / 2, window % 2, 0);
+    const executor::MicroBatch batch = validation_batch(text, s, 3, window / 2, window % 2, 0);
     if (window < 3) {
       const int64_t first = '0' + 3 * window;
       CHECK(at::equal(batch.tokens_BS, at::arange(first, first + 3, at::kLong).view({1, 3})));
@@ -129,7 +129,7 @@ TEST_CASE("evaluation windows do not overlap, targets are shifted by one, the ta
   CHECK(num_windows(text, 9) == 1);
   CHECK_THROWS_AS(num_windows(text, 10), InvalidInput);
   const strategy::Strategy s = strategy_of(1, 1, 2, 4);
-  const Batch batch = validation_batch(text, s, 2, 0, 0, 0);
+  const executor::MicroBatch batch = validation_batch(text, s, 2, 0, 0, 0);
   CHECK(at::equal(batch.tokens_BS, at::arange('0', '8', at::kLong).view({2, 4})));
   CHECK(at::equal(batch.targets_T, at::arange('1', '9', at::kLong)));
 }

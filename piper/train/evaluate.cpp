@@ -26,8 +26,7 @@ LossSum evaluate_windows(RankTrainer& trainer, const data::Corpus& corpus,
   const int64_t all = num_windows(corpus, strategy.sequence);
   const int64_t windows = max_windows > 0 ? std::min(max_windows, all) : all;
   const BatchSource batches = [&](int64_t batch, int64_t dp, int64_t micro_batch) {
-    Batch rows = validation_batch(corpus, strategy, windows, batch, dp, micro_batch);
-    return executor::MicroBatch{std::move(rows.tokens_BS), std::move(rows.targets_T)};
+    return validation_batch(corpus, strategy, windows, batch, dp, micro_batch);
   };
   const int64_t at_once = strategy.global_batch_sequences;
   LossSum sums;

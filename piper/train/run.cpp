@@ -162,9 +162,8 @@ Run::Run(const RunRequest& request)
       watch_(context_),
       export_(context_) {
   shared_.batches = [this](int64_t step, int64_t dp, int64_t micro_batch) {
-    Batch batch = training_batch(request_.corpus, request_.strategy, shared_.options.seed, step, dp,
-                                 micro_batch);
-    return executor::MicroBatch{std::move(batch.tokens_BS), std::move(batch.targets_T)};
+    return training_batch(request_.corpus, request_.strategy, shared_.options.seed, step, dp,
+                          micro_batch);
   };
   shared_.stop_requested = [this] {
     return watch_.changes() || (request_.stop_requested && request_.stop_requested());
