@@ -42,7 +42,7 @@ class Headers:
             self.dear[header].update(word for word, pattern in DEAR if pattern.match(name))
             if name == "mpi.h":  # of plug-ins, which alone have an MPI
                 self.dear[header].add("mpi")
-            if name.startswith(("piper/", "studies/", "testing/")) and (ROOT / name).exists():
+            if name.startswith(("piper/", "bench/", "studies/", "testing/")) and (ROOT / name).exists():
                 self.includes[header].append(name)
                 self.read(name)
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The only direction an include may take is left to right through the house, and torch stays right of its line; a header includes
-what it names of the standard library and of fmt (the compiler would not say so: it has those precompiled).
+"""The only direction an include may take is left to right through the house, and torch stays right of its line; nothing in piper/ includes
+or links what lies beside it (bench/); a header includes what it names of the standard library and of fmt (the compiler would not say so: it
+has those precompiled).
 
 Run from anywhere; exits 1 and lists every wrong include. `--self-test` proves that the check can fail.
 """
@@ -11,14 +12,16 @@ import sys
 ORDER = ("base model cluster strategy balance graph collective schedule cost validate sim placement plan export report comm nccl files data "
          "nn executor profile optim checkpoint train cli").split()
 FIRST_WITH_TORCH = ORDER.index("nn")
-# Folders beside piper/, and whether they may include torch. They include themselves and all of piper/, which includes none of them.
-BESIDE = {"studies": False}
-# Beside piper/: what its tests share, in a folder for each of piper's. Only tests include it and link it.
+# What lies beside piper/, each a program of its own, may include all of piper/, which includes and links none of it.
+BESIDE = ["bench", "studies"]
+# Beside piper/, too: what its tests share, in a folder for each of piper's. Only tests include it and link it.
 TESTING = "testing"
 OF_TESTING = re.compile(rf"\bpiper_{TESTING}")
 LINK_OF_A_TEST = re.compile(r"target_link_libraries\(piper_\w+_test ")
-# The planner's half of cli/ (linked without torch) may not include what is right of the line either.
-FULL_CLI = re.compile(r"(checkpoint_|data_|load_corpus|full_|train_|eval_|profile_|bench_moe|bench_passes|bench_pipeline|bench_world)")
+# The planner's halves (linked without torch) of cli/ and bench/, and all of studies/, may not include what is right of the line either.
+FULL = {"cli": re.compile(r"(checkpoint_|data_|load_corpus|full_|train_|eval_|profile_)"),
+        "bench": re.compile(r"(full_benches|moe|passes|pipeline|world|stage|linear_stage|mixture_stage|step_bench)"),
+        "studies": re.compile(r"(?!)")}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 
@@ -52,29 +55,14 @@ def forgotten(path, text):
             yield f"{path}: names {name} without including <{header}>"
 
 
-def problems_beside(path, folder, text):
-    """Of a file of a folder beside piper/."""
-    for included in INCLUDE.findall(text):
-        of, *rest = included.split("/")
-        if not BESIDE[folder] and (TORCH.match(included) or (of == "piper" and rest[0] in ORDER[FIRST_WITH_TORCH:-1])):
-            yield f"{path}: includes {included}; {folder} is built without torch"
-        if of in BESIDE and of != folder:
-            yield f"{path}: includes {included}; {folder} includes piper and itself"
-
-
-def links_beside(path, text):
-    """What a CMakeLists.txt of piper/ names of the folders beside it."""
-    return [f"{path}: names {name}; piper links nothing of it" for name in BESIDE if re.search(rf"\bpiper[_-]{name}\b", text)]
-
-
 def problems_of(path, folder, text):
-    rank = ORDER.index(folder)
-    planner_cli = folder == "cli" and not FULL_CLI.match(path.name)
+    rank = (ORDER + BESIDE).index(folder)
+    planner_half = folder in FULL and not FULL[folder].match(path.name)
     for included in INCLUDE.findall(text):
-        if (rank < FIRST_WITH_TORCH or planner_cli) and TORCH.match(included):
+        if (rank < FIRST_WITH_TORCH or planner_half) and TORCH.match(included):
             yield f"{path}: includes {included}; torch stays right of the line ({', '.join(ORDER[FIRST_WITH_TORCH:-1])})"
-        if included.split("/")[0] in BESIDE:
-            yield f"{path}: includes {included}; piper includes nothing of {included.split('/')[0]}/"
+        if included.split("/")[0] in BESIDE and included.split("/")[0] != folder:
+            yield f"{path}: includes {included}, which lies beside it; what lies beside piper/ includes piper and itself"
         if included.startswith(f"{TESTING}/"):
             other = included.split("/")[1]
             if path.parts[0] != TESTING and not path.name.endswith(("_test.cpp", "_test.h")):
@@ -88,12 +76,15 @@ def problems_of(path, folder, text):
             yield f"{path}: includes {included}; '{other}' is not a folder of the house"
         elif ORDER.index(other) > rank:
             yield f"{path}: includes {included}; {folder} stands left of {other}"
-        elif planner_cli and ORDER.index(other) in range(FIRST_WITH_TORCH, ORDER.index("cli")):
-            yield f"{path}: includes {included}; the planner's commands are built without {other}"
+        elif planner_half and ORDER.index(other) in range(FIRST_WITH_TORCH, ORDER.index("cli")):
+            yield f"{path}: includes {included}; the planner's part of {folder} is built without {other}"
 
 
 def links_of(path, text):
-    """What ships links nothing of testing/."""
+    """The build of piper/ links nothing of what lies beside it, but that its tests link what tests share."""
+    for folder in BESIDE:
+        if re.search(rf"\bpiper(_|::){folder}\b|DEPENDS[^)]*\s{folder}\b", text):
+            yield f"{path}: links {folder}, which lies beside piper/"
     for line in text.splitlines():
         if OF_TESTING.search(line) and not LINK_OF_A_TEST.match(line):
             yield f"{path}: {line.strip()}; only tests link {TESTING}/"
@@ -103,18 +94,19 @@ def main():
     if "--self-test" in sys.argv:
         wrong = [("graph", "#include <piper/schedule/step.h>"), ("cost", "#include <ATen/ATen.h>"),
                  ("base", "#include <piper/misc/x.h>"), ("cli", "#include <piper/nn/stage.h>"), ("cli", "#include <studies/statements.h>"),
-                 ("nn", "#include <testing/nn/whole_step.h>")]
+                 ("studies", "#include <ATen/ATen.h>"), ("studies", "#include <piper/nn/stage.h>"), ("studies", "#include <bench/stage.h>"),
+                 ("bench", "#include <piper/nn/stage.h>"), ("train", "#include <bench/stage.h>"), ("nn", "#include <testing/nn/whole_step.h>")]
         for folder, text in wrong:
             assert list(problems_of(pathlib.Path("x.cpp"), folder, text)), text
-        for text in ("#include <ATen/ATen.h>", "#include <piper/nn/stage.h>"):
-            assert list(problems_beside(pathlib.Path("x.cpp"), "studies", text)), text
-        assert not list(problems_beside(pathlib.Path("x.cpp"), "studies", "#include <piper/cli/command.h>\n#include <studies/phases.h>"))
-        assert links_beside("CMakeLists.txt", "target_link_libraries(piper PRIVATE piper_studies)")
-        assert not links_beside("CMakeLists.txt", "# What piper and the studies beside it share")
+        assert not list(problems_of(pathlib.Path("x.cpp"), "studies", "#include <piper/cli/command.h>\n#include <studies/phases.h>"))
         assert list(problems_of(pathlib.Path("piper/sim/x_test.cpp"), "sim", "#include <testing/train/equivalence_run.h>"))
         assert not list(problems_of(pathlib.Path("piper/sim/x_test.cpp"), "sim", "#include <testing/cost/example_model.h>"))
-        assert list(links_of("CMakeLists.txt", "target_link_libraries(piper_nn PUBLIC piper_testing_nn)"))
-        assert not list(links_of("CMakeLists.txt", "target_link_libraries(piper_nn_test PRIVATE piper_testing_nn)"))
+        for text in ("target_link_libraries(piper PRIVATE piper_bench)", "piper_folder(NAME x\n  DEPENDS base bench\n  TESTS a_test.cpp)",
+                     "target_link_libraries(piper PRIVATE piper_studies)", "target_link_libraries(piper_nn PUBLIC piper_testing_nn)"):
+            assert list(links_of("CMakeLists.txt", text)), text
+        for text in ("# What piper and the studies beside it share", "target_link_libraries(piper_nn_test PRIVATE piper_testing_nn)",
+                     "piper_folder(NAME x SOURCES bench.cpp DEPENDS base TESTS bench_test.cpp)"):
+            assert not list(links_of("CMakeLists.txt", text)), text
         assert list(forgotten("x.h", "#include <string>\nstd::vector<std::string> names();"))
         assert not list(forgotten("x.h", "#include <string>\nstd::string name();  // not a std::vector"))
         assert not list(problems_of(pathlib.Path("x.cpp"), "nn", "#include <ATen/ATen.h>\n#include <piper/model/model.h>"))
@@ -124,13 +116,12 @@ def main():
     files = [p for top in ("piper", TESTING, *BESIDE) for p in sorted((root / top).rglob("*")) if p.suffix in (".h", ".cpp")]
     found = []
     for path in files:
-        name = path.relative_to(root)
-        top, folder = name.parts[:2]
-        found += problems_of(name, folder, path.read_text()) if top not in BESIDE else problems_beside(name, top, path.read_text())
+        inside = path.relative_to(root)
+        folder = inside.parts[0 if inside.parts[0] in BESIDE else 1]
+        found += problems_of(inside, folder, path.read_text())
         if path.suffix == ".h":
-            found += forgotten(name, path.read_text())
+            found += forgotten(inside, path.read_text())
     for path in sorted((root / "piper").rglob("CMakeLists.txt")):
-        found += links_beside(path.relative_to(root), path.read_text())
         found += links_of(path.relative_to(root), path.read_text())
     for line in found:
         print(line)

@@ -21,7 +21,7 @@ NON_BLOCKING = re.compile(r"\bnon_blocking(?!\()")  # a socket has a function of
 # host_read has put_on_device(), host_memory pinned memory, tensor_device_operations copies on a device, bench_operations what it measures.
 MAY_SAY_SO = {"piper/nn/host_read.cpp", "piper/executor/host_memory.cpp", "piper/executor/tensor_device_operations.cpp",
               "piper/profile/bench_operations.cpp"}
-TOPS = ("piper", "studies")
+TOPS = ("piper", "bench", "studies")
 FIXTURE = re.compile(r"_test\.(cpp|h)$")
 
 

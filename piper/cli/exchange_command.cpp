@@ -3,7 +3,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
-#include <piper/cli/alltoall_algorithms.h>
+#include <piper/cli/byte_count.h>
 #include <piper/cli/command.h>
 #include <piper/cluster/cluster.h>
 #include <piper/comm/exchange_limit.h>

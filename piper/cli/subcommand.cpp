@@ -192,6 +192,10 @@ Subcommand Subcommand::add_subcommand(const std::string& name, const std::string
 void Subcommand::require_subcommand() { app_->require_subcommand(1); }
 void Subcommand::footer(const std::string& text) { app_->footer(text); }
 void Subcommand::take_the_rest_unread() { app_->prefix_command(); }
+void Subcommand::take_all_unread() {
+  app_->prefix_command();
+  app_->set_help_flag();
+}
 bool Subcommand::parsed() const { return app_->parsed(); }
 std::vector<std::string> Subcommand::rest() const { return app_->remaining(); }
 

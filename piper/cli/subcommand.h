@@ -1,4 +1,4 @@
-// How a command declares its flags. CLI11 reads them, and is seen by subcommand.cpp and main.cpp
+// How a command declares its flags. CLI11 reads them, and is seen by subcommand.cpp and program.cpp
 // alone: its templates, in each of fifty files, took longer to compile than the planner. The words
 // are CLI11's.
 #pragma once
@@ -75,6 +75,7 @@ class Subcommand {
   void require_subcommand();
   void footer(const std::string& text);
   void take_the_rest_unread();  // what follows belongs to another program
+  void take_all_unread();       // the same, --help too
 
   // After parsing.
   bool parsed() const;

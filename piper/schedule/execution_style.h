@@ -41,7 +41,7 @@ struct ExecutionStyle {
   bool reruns_first = false;  // partial recomputation: before the backward, else before its reader
   // Whether tensor parallelism divides attention, dense nets and the model's head; else it divides
   // experts alone: a stand-in for the others hands on what every rank has whole, and no collective
-  // follows it (train/step_bench.h).
+  // follows it (bench/step_bench.h).
   bool divides_dense_blocks = true;
   bool has_mtp_modules = true;
   bool keeps_by_layer = false;  // one slot (kKept) stands for all that a layer keeps

@@ -1,0 +1,21 @@
+// What the simulation says of one exchange.
+#pragma once
+
+#include <bench/exchanges.h>
+#include <piper/cluster/cluster.h>
+#include <piper/collective/topology.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace piper::cli {
+
+// Seconds of the exchange simulated in virtual time on `cluster`; nothing where it cannot be
+// simulated. Of the cluster's numbers it takes frame_bytes (what a frame carries; else 9,000),
+// frame_head_bytes, and what a frame costs beside its bytes: inner_frame_seconds of a member's
+// port, nic_frame_seconds of a NIC and of what is narrow above (else nothing).
+std::optional<double> predicted_seconds(const comm::Exchange& exchange,
+                                        const collective::Topology& topology, int64_t num_ranks,
+                                        const cluster::Cluster& cluster);
+
+}  // namespace piper::cli
