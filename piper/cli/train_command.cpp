@@ -273,12 +273,10 @@ int run(const Flags& flags) {
     if (!flags.json) announce(request, said);
     bar.emplace(report::ProgressOptions{.label = "train", .total = flags.steps, .unit = "steps"});
   };
-  request.on_step = [&](const train::StepMetrics& metrics) {
-    if (!flags.json) bar->print(train::console_line(metrics));
-    if (!flags.json && metrics.extra.contains("validation_loss"))
-      bar->print(fmt::format("step {} | validation loss {:.4f}", metrics.step,
-                             metrics.extra.at("validation_loss").get<double>()));
-    bar->set(metrics.step, fmt::format("loss {:.3f}", metrics.loss));
+  request.on_step = [&](const report::StepMetrics& metrics) {
+    if (!flags.json)
+      for (const std::string& line : report::console_lines(metrics)) bar->print(line);
+    bar->set(metrics.step, fmt::format("loss {:.3f}", metrics["loss"].value()));
   };
   catch_stop_signals();
   const train::RunResult result = train::run_training(request);
@@ -295,8 +293,8 @@ int run(const Flags& flags) {
   print_deviations(result.comparison, flags.deviation_bound);
   for (const std::string& line : device_kernels(request)) fmt::print("{}\n", line);
   fmt::print("\nloss {:.4f} -> {:.4f}; the run is in {}; see it with: piper report {}\n",
-             result.metrics.front().loss, result.metrics.back().loss, request.folder.string(),
-             request.folder.string());
+             result.metrics.front()["loss"].value(), result.metrics.back()["loss"].value(),
+             request.folder.string(), request.folder.string());
   if (!result.stopped) return 0;
   fmt::print("stopped as asked, after saving step {}; go on with --resume\n",
              result.metrics.back().step);

@@ -87,7 +87,8 @@ void print_deviations(const report::Comparison& comparison, double bound) {
 
 Json result_json(const train::RunResult& result) {
   Json steps = Json::array();
-  for (const train::StepMetrics& metrics : result.metrics) steps.push_back(train::to_json(metrics));
+  for (const report::StepMetrics& metrics : result.metrics)
+    steps.push_back(report::to_json(metrics));
   Json json{{"steps", steps},
             {"comparison", report::to_json(result.comparison)},
             {"traffic", train::to_json(result.traffic)}};

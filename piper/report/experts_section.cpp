@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <piper/base/units.h>
 #include <piper/report/html.h>
-#include <piper/report/line_chart.h>
+#include <piper/report/metric_charts.h>
 #include <piper/report/sections.h>
 #include <piper/report/svg.h>
 
@@ -124,67 +124,33 @@ std::string time_maps(const ExpertRows& load) {
   return out;
 }
 
-// Of a run whose experts have a capacity; nothing where none was ever exceeded.
-std::string dropped_chart(const std::vector<MetricsRow>& metrics) {
-  Series dropped{.name = "dropped", .css_class = "series-b"};
-  double most = 0;
-  for (const MetricsRow& row : metrics) {
-    if (!row.dropped_fraction) continue;
-    most = std::max(most, *row.dropped_fraction);
-    dropped.points.emplace_back(static_cast<double>(row.step), 100 * *row.dropped_fraction);
-  }
-  if (most == 0) return "";
-  return line_chart({.description = "Copies of tokens dropped over the steps",
-                     .x_label = "step",
-                     .y_label = "Copies of tokens beyond the experts' capacity, %, over the steps",
-                     .series = {dropped},
-                     .height = 200});
-}
-
 // What moved in a run that rebalances, in words; empty where nothing did.
-std::string migrations(const std::vector<MetricsRow>& metrics) {
-  int64_t decisions = 0, experts = 0, bytes = 0;
-  double rebalancing = 0, steps = 0;
-  for (const MetricsRow& row : metrics) {
-    decisions += row.migrated_experts.value_or(0) > 0;
-    experts += row.migrated_experts.value_or(0);
-    bytes += row.migrated_bytes.value_or(0);
-    rebalancing += row.rebalance_seconds.value_or(0);
-    steps += row.step_seconds.value_or(0);
+std::string migrations(const std::vector<StepMetrics>& metrics) {
+  int64_t decisions = 0;
+  double experts = 0, bytes = 0, rebalancing = 0, steps = 0;
+  for (const StepMetrics& row : metrics) {
+    decisions += row["migrated_experts"].value_or(0) > 0;
+    experts += row["migrated_experts"].value_or(0);
+    bytes += row["migrated_bytes"].value_or(0);
+    rebalancing += row["rebalance_seconds"].value_or(0);
+    steps += row["step_seconds"].value_or(0);
   }
   if (decisions == 0) return "";
   return fmt::format(
-      "<p>{} experts moved to another rank, in {} of {} gaps between steps: {} sent, {} in all, {} "
+      "<p>{:.0f} experts moved to another rank, in {} of {} gaps between steps: {} sent, {} in "
+      "all, {} "
       "of the run.</p>\n",
-      experts, decisions, metrics.size() - 1, format_bytes(static_cast<double>(bytes)),
-      format_seconds(rebalancing), format_percent(rebalancing / (rebalancing + steps)));
+      experts, decisions, metrics.size() - 1, format_bytes(bytes), format_seconds(rebalancing),
+      format_percent(rebalancing / (rebalancing + steps)));
 }
 
 }  // namespace
 
-std::string experts_section(const ExpertRows* rows, const std::vector<MetricsRow>& metrics) {
+std::string experts_section(const ExpertRows* rows, const std::vector<StepMetrics>& metrics) {
   std::string out = rows == nullptr ? absent("The load of the experts was not recorded.")
                                     : load_map(*rows) + time_maps(*rows);
-  Series imbalance{.name = "busiest expert", .css_class = "series-b"};
-  Series ranks{.name = "busiest rank", .css_class = "series-a"};
-  for (const MetricsRow& row : metrics) {
-    const auto step = static_cast<double>(row.step);
-    if (row.load_imbalance) imbalance.points.emplace_back(step, *row.load_imbalance);
-    if (row.rank_imbalance) ranks.points.emplace_back(step, *row.rank_imbalance);
-  }
-  const bool rebalances = !ranks.points.empty();
-  std::vector<Series> series{std::move(imbalance)};
-  if (rebalances) series.push_back(std::move(ranks));
-  return out + migrations(metrics) +
-         line_chart({.description = "Load imbalance over the steps",
-                     .x_label = "step",
-                     .y_label = rebalances
-                                    ? "Busiest expert and busiest rank, in even shares, over the "
-                                      "steps"
-                                    : "Busiest expert, in even shares, over the steps",
-                     .series = std::move(series),
-                     .height = 200}) +
-         dropped_chart(metrics);
+  return out + migrations(metrics) + metric_charts(MetricChart::kImbalance, metrics) +
+         metric_charts(MetricChart::kDropped, metrics);
 }
 
 }  // namespace piper::report

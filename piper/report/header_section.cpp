@@ -50,13 +50,14 @@ std::string memory_tile(const Comparison& c) {
               predicted ? "predicted " + bytes(*predicted) : "measured");
 }
 
-std::string loss_tile(const std::vector<MetricsRow>& metrics) {
-  const auto has_loss = [](const MetricsRow& row) { return row.loss.has_value(); };
+std::string loss_tile(const std::vector<StepMetrics>& metrics) {
+  const auto has_loss = [](const StepMetrics& row) { return row["loss"].has_value(); };
   const auto first = std::find_if(metrics.begin(), metrics.end(), has_loss);
   if (first == metrics.end()) return "";
   const auto last = std::find_if(metrics.rbegin(), metrics.rend(), has_loss);
-  return tile("loss", fmt::format("{:.3f}", *last->loss),
-              fmt::format("from {:.3f}, step {} to {}", *first->loss, first->step, last->step));
+  return tile(
+      "loss", fmt::format("{:.3f}", *(*last)["loss"]),
+      fmt::format("from {:.3f}, step {} to {}", *(*first)["loss"], first->step, last->step));
 }
 
 }  // namespace

@@ -1,73 +1,150 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/base/units.h>
 #include <piper/report/metrics.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <utility>
 
 namespace piper::report {
 namespace {
 
 constexpr double kMaxNumber = std::numeric_limits<double>::max();
+constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
 
-template <class Number>
-void put(Json& json, const char* key, const std::optional<Number>& value) {
-  if (value) json[key] = *value;
+std::string text_of(Unit unit, double value) {
+  switch (unit) {
+    case Unit::kNats:
+      return fmt::format("{:.4f}", value);
+    case Unit::kNumber:
+      return fmt::format("{:.2f}", value);
+    case Unit::kPerSecond:
+      return fmt::format("{:.0f}", value);
+    case Unit::kFraction:
+      return std::isnan(value) ? "-" : format_percent(value);
+    case Unit::kBytes:
+      return format_bytes(value);
+    case Unit::kSeconds:
+      return format_seconds(value);
+    case Unit::kCount:
+    case Unit::kFlag:
+      return fmt::format("{:.0f}", value);
+  }
+  PIPER_CHECK(false);
 }
 
-std::optional<double> number(ObjectReader& reader, const char* key, double min = 0) {
-  if (!reader.has(key)) return std::nullopt;
-  return reader.number(key, min, kMaxNumber);
+Json json_of(Unit unit, double value) {
+  switch (unit) {
+    case Unit::kBytes:
+    case Unit::kCount:
+      return static_cast<int64_t>(value);
+    case Unit::kFlag:
+      return value != 0;
+    case Unit::kNats:
+    case Unit::kNumber:
+    case Unit::kPerSecond:
+    case Unit::kFraction:
+    case Unit::kSeconds:
+      return value;
+  }
+  PIPER_CHECK(false);
 }
 
-MetricsRow parse_row(ObjectReader& reader) {
-  constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
-  MetricsRow row;
-  row.step = reader.integer("step", 0, kMaxInteger);
-  row.loss = number(reader, "loss", -kMaxNumber);
-  row.validation_loss = number(reader, "validation_loss", -kMaxNumber);
-  row.grad_norm = number(reader, "grad_norm");
-  row.learning_rate = number(reader, "learning_rate");
-  row.step_seconds = number(reader, "step_seconds");
-  row.tokens_per_second = number(reader, "tokens_per_second");
-  row.mfu = number(reader, "mfu");
-  if (reader.has("peak_bytes")) row.peak_bytes = reader.integer("peak_bytes", 0, kMaxInteger);
-  row.load_imbalance = number(reader, "load_imbalance");
-  row.dropped_fraction = number(reader, "dropped_fraction");
-  row.rank_imbalance = number(reader, "rank_imbalance");
-  for (const auto& [key, value] : {std::pair{"migrated_experts", &row.migrated_experts},
-                                   std::pair{"migrated_bytes", &row.migrated_bytes}})
-    if (reader.has(key)) *value = reader.integer(key, 0, kMaxInteger);
-  row.rebalance_seconds = number(reader, "rebalance_seconds");
-  return row;
+// The inverse of json_of, of a key that is there. Says what is wrong to the reader.
+double read(ObjectReader& reader, const Metric& metric) {
+  const std::string key(metric.name);
+  switch (metric.unit) {
+    case Unit::kBytes:
+    case Unit::kCount:
+      return static_cast<double>(reader.integer(key, 0, kMaxInteger));
+    case Unit::kFlag:
+      return reader.boolean(key, false);
+    case Unit::kNats:
+      return reader.number(key, -kMaxNumber, kMaxNumber);
+    case Unit::kNumber:
+    case Unit::kPerSecond:
+    case Unit::kFraction:
+    case Unit::kSeconds:
+      return reader.number(key, 0, kMaxNumber);
+  }
+  PIPER_CHECK(false);
+}
+
+bool is_shown(const Metric& metric, const std::optional<double>& value) {
+  if (!value || metric.console.empty()) return false;
+  return *value != 0 || (metric.unit != Unit::kCount && metric.unit != Unit::kFlag);
+}
+
+// The metric's part of the console's text, with the numbers in it.
+std::string console_text(const StepMetrics& metrics, size_t row) {
+  std::string text;
+  std::string_view rest = kMetrics[row].console;
+  for (size_t open; (open = rest.find('{')) != std::string_view::npos;) {
+    const size_t close = rest.find('}', open);
+    const std::string_view name = rest.substr(open + 1, close - open - 1);
+    const auto* const named = std::ranges::find(kMetrics, name, &Metric::name);
+    const size_t from = name.empty() ? row : static_cast<size_t>(named - kMetrics.begin());
+    text += rest.substr(0, open);
+    text += text_of(kMetrics.at(from).unit, metrics.values.at(from).value_or(0));
+    rest.remove_prefix(close + 1);
+  }
+  return text.append(rest);
+}
+
+StepMetrics parse_row(ObjectReader& reader) {
+  StepMetrics metrics{.step = reader.integer("step", 0, kMaxInteger)};
+  for (size_t row = 0; row < kMetrics.size(); ++row)
+    if (reader.has(std::string(kMetrics[row].name)))
+      metrics.values[row] = read(reader, kMetrics[row]);
+  return metrics;
 }
 
 }  // namespace
 
-Json to_json(const MetricsRow& row) {
-  Json json;
-  json["step"] = row.step;
-  put(json, "loss", row.loss);
-  put(json, "validation_loss", row.validation_loss);
-  put(json, "grad_norm", row.grad_norm);
-  put(json, "learning_rate", row.learning_rate);
-  put(json, "step_seconds", row.step_seconds);
-  put(json, "tokens_per_second", row.tokens_per_second);
-  put(json, "mfu", row.mfu);
-  put(json, "peak_bytes", row.peak_bytes);
-  put(json, "load_imbalance", row.load_imbalance);
-  put(json, "dropped_fraction", row.dropped_fraction);
-  put(json, "rank_imbalance", row.rank_imbalance);
-  put(json, "migrated_experts", row.migrated_experts);
-  put(json, "migrated_bytes", row.migrated_bytes);
-  put(json, "rebalance_seconds", row.rebalance_seconds);
+StepMetrics metrics_of(const FinishedStep& step) {
+  StepMetrics metrics{.step = step.number};
+  for (size_t row = 0; row < kMetrics.size(); ++row) metrics.values[row] = kMetrics[row].of(step);
+  return metrics;
+}
+
+Json to_json(const StepMetrics& metrics) {
+  Json json{{"step", metrics.step}};
+  for (size_t row = 0; row < kMetrics.size(); ++row) {
+    const Metric& metric = kMetrics[row];
+    if (const auto& value = metrics.values[row])
+      json[std::string(metric.name)] = json_of(metric.unit, *value);
+    else if (metric.zero_where_absent)
+      json[std::string(metric.name)] = json_of(metric.unit, 0);
+  }
   return json;
 }
 
-std::vector<MetricsRow> parse_metrics(std::string_view text, const std::string& source) {
-  std::vector<MetricsRow> rows;
+std::vector<std::string> console_lines(const StepMetrics& metrics) {
+  const std::string begin = fmt::format("step {}", metrics.step);
+  std::vector<std::string> lines{begin};
+  for (const ConsolePlace place :
+       {ConsolePlace::kFirst, ConsolePlace::kMiddle, ConsolePlace::kLast, ConsolePlace::kOwnLine})
+    for (size_t row = 0; row < kMetrics.size(); ++row) {
+      if (kMetrics[row].place != place || !is_shown(kMetrics[row], metrics.values[row])) continue;
+      if (place == ConsolePlace::kOwnLine) lines.push_back(begin);
+      (place == ConsolePlace::kOwnLine ? lines.back() : lines.front()) +=
+          " | " + console_text(metrics, row);
+    }
+  return lines;
+}
+
+std::vector<std::pair<std::string, double>> tensorboard_scalars(const StepMetrics& metrics) {
+  std::vector<std::pair<std::string, double>> scalars;
+  for (size_t row = 0; row < kMetrics.size(); ++row)
+    if (const auto& value = metrics.values[row]; value && !kMetrics[row].tensorboard.empty())
+      scalars.emplace_back(kMetrics[row].tensorboard, *value);
+  return scalars;
+}
+
+std::vector<StepMetrics> parse_metrics(std::string_view text, const std::string& source) {
+  std::vector<StepMetrics> rows;
   int64_t line_number = 0;
   for (size_t at = 0; at < text.size();) {
     ++line_number;
@@ -80,7 +157,7 @@ std::vector<MetricsRow> parse_metrics(std::string_view text, const std::string& 
     Problems of_line(place);
     const Json json = parse_json(line, place);
     ObjectReader reader(json, "", &of_line);
-    const MetricsRow row = parse_row(reader);
+    const StepMetrics row = parse_row(reader);
     of_line.finish();
     while (!rows.empty() && rows.back().step >= row.step) rows.pop_back();
     rows.push_back(row);

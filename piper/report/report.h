@@ -31,7 +31,7 @@ struct Report {
   std::optional<PlanDocument> plan;           // of this run
   std::optional<Gantt> predicted, measured;   // one step each
   std::optional<Comparison> comparison;       // time, MFU and memory, predicted beside measured
-  std::vector<MetricsRow> metrics;            // loss and imbalance over the steps
+  std::vector<StepMetrics> metrics;           // loss and imbalance over the steps
   std::optional<ExpertRows> expert_rows;
   std::vector<PlanDocument> further_plans;  // other models on other machines
   std::optional<StrategyMap> map;

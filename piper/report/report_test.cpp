@@ -79,8 +79,10 @@ Report full(const std::string& text) {
                             .limit_bytes = 4 << 20,
                             .predicted_components = {{text, 1 << 20}, {"weights", 2 << 20}},
                             .measured_components = {{text, 1 << 20}}}}};
-  report.metrics = {{.step = 1, .loss = 5.545, .load_imbalance = 1.5},
-                    {.step = 2, .loss = 3.25, .validation_loss = 3.5, .load_imbalance = 1.25}};
+  StepMetrics first{.step = 1}, second{.step = 2};
+  first["loss"] = 5.545, first["load_imbalance"] = 1.5;
+  second["loss"] = 3.25, second["validation_loss"] = 3.5, second["load_imbalance"] = 1.25;
+  report.metrics = {first, second};
   report.expert_rows = ExpertRows{
       .num_steps = 2,
       .layers = {{.layer = 0, .rows = {0, 10, 30}, .over_time = {{0, 5, 15}, {0, 5, 15}}}},

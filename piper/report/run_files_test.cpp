@@ -33,21 +33,16 @@ std::vector<std::string> problems(const std::function<void()>& run) {
 }  // namespace
 
 TEST_CASE("metrics read back as written, unknown keys and a line cut short are passed over") {
-  const MetricsRow row{.step = 3,
-                       .loss = 2.5,
-                       .grad_norm = 1,
-                       .step_seconds = 0.25,
-                       .mfu = 0.5,
-                       .peak_bytes = 7,
-                       .load_imbalance = 1.5,
-                       .dropped_fraction = 0.125};
+  StepMetrics row{.step = 3};
+  row["loss"] = 2.5, row["grad_norm"] = 1, row["step_seconds"] = 0.25, row["mfu"] = 0.5;
+  row["peak_bytes"] = 7, row["load_imbalance"] = 1.5, row["dropped_fraction"] = 0.125;
   const std::string text =
       to_json(row).dump() + "\n\n{\"step\": 4, \"loss\": null, \"mood\": [1]}\n{\"step\": 5, \"lo";
-  const std::vector<MetricsRow> rows = parse_metrics(text, "m");
+  const std::vector<StepMetrics> rows = parse_metrics(text, "m");
   REQUIRE(rows.size() == 2);
   CHECK(to_json(rows[0]) == to_json(row));
   CHECK(rows[1].step == 4);
-  CHECK_FALSE(rows[1].loss);
+  CHECK_FALSE(rows[1]["loss"]);
 }
 
 TEST_CASE("after a resume the later row of a step counts") {
@@ -56,7 +51,7 @@ TEST_CASE("after a resume the later row of a step counts") {
       "\"loss\":9}\n",
       "m");
   REQUIRE(rows.size() == 2);
-  CHECK(rows[1].loss == 9.0);
+  CHECK(rows[1]["loss"] == 9.0);
 }
 
 TEST_CASE("a bad line of metrics is named by file and line") {

@@ -20,8 +20,8 @@ std::string simulated_section(const Gantt& gantt);  // of a plan, which nobody h
 std::string timeline_section(const Gantt* predicted, const Gantt* measured,
                              const Comparison* comparison);
 std::string memory_section(const Comparison* comparison);
-std::string loss_section(const std::vector<MetricsRow>& metrics);
-std::string experts_section(const ExpertRows* rows, const std::vector<MetricsRow>& metrics);
+std::string loss_section(const std::vector<StepMetrics>& metrics);
+std::string experts_section(const ExpertRows* rows, const std::vector<StepMetrics>& metrics);
 std::string comparison_section(const Comparison* comparison);
 std::string plans_section(const std::vector<PlanDocument>& plans);
 // The measured curves of a machine as charts, links with their fits, and every point with its

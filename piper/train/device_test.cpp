@@ -426,8 +426,8 @@ TEST_CASE("a run of two processes on devices is the CPU's, its experts moving be
     REQUIRE(lines.size() == expected.metrics.size());
     int64_t migrated = 0;
     for (size_t i = 0; i < lines.size(); ++i) {
-      CHECK(lines[i].at("loss").get<double>() == expected.metrics[i].loss);
-      CHECK(lines[i].at("grad_norm").get<double>() == expected.metrics[i].grad_norm);
+      CHECK(lines[i].at("loss").get<double>() == expected.metrics[i]["loss"]);
+      CHECK(lines[i].at("grad_norm").get<double>() == expected.metrics[i]["grad_norm"]);
       CHECK(lines[i].at("host_waits").get<int64_t>() > 0);
       migrated += lines[i].value("migrated_experts", int64_t{0});
     }

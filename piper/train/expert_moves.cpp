@@ -47,9 +47,9 @@ Rebalancer ExpertMoves::make_rebalancer(const RunShared& shared, const StartingP
   return rebalancer;
 }
 
-Migrated ExpertMoves::before_step(RankTrainer& trainer, const Rebalancer& rebalancer,
-                                  int64_t number, bool predicts) {
-  Migrated migrated;
+report::Migrated ExpertMoves::before_step(RankTrainer& trainer, const Rebalancer& rebalancer,
+                                          int64_t number, bool predicts) {
+  report::Migrated migrated;
   if (!rebalancer.is_due(number)) return migrated;
   if (trainer.rank() == Rank(0)) say_gain(number);
   const double start = executor::now_seconds();
@@ -91,7 +91,7 @@ void ExpertMoves::say_gain(int64_t number) {
 
 void ExpertMoves::say_migration(int64_t number,
                                 const std::vector<balance::LayerDecision>& decisions,
-                                const Migrated& migrated) const {
+                                const report::Migrated& migrated) const {
   double before = 1, after = 1;
   std::vector<int32_t> layers;
   for (const balance::LayerDecision& decision : decisions) {

@@ -14,14 +14,6 @@
 
 namespace piper::train {
 
-// What moved before a step; by rank 0 alone with what was predicted of it.
-struct Migrated {
-  int64_t experts = 0, bytes = 0;
-  double seconds = 0;            // of the whole rebalancing: deciding, moving, renaming
-  double predicted_seconds = 0;  // of the moving; 0: nothing is predicted
-  double saved_seconds = 0;      // a step, as predicted
-};
-
 // Thread safety: of the ranks' threads rank 0's alone changes it.
 class ExpertMoves {
  public:
@@ -32,15 +24,15 @@ class ExpertMoves {
   // A rank's, with the window of the checkpoint.
   Rebalancer make_rebalancer(const RunShared& shared, const StartingPoint& start) const;
   // All ranks call it before a step. `predicts`: whether the cluster can price what moves.
-  Migrated before_step(RankTrainer& trainer, const Rebalancer& rebalancer, int64_t number,
-                       bool predicts);
+  report::Migrated before_step(RankTrainer& trainer, const Rebalancer& rebalancer, int64_t number,
+                               bool predicts);
   // Rank 0, after a step.
   void note_step(double seconds);
 
  private:
   void say_gain(int64_t number);
   void say_migration(int64_t number, const std::vector<balance::LayerDecision>& decisions,
-                     const Migrated& migrated) const;
+                     const report::Migrated& migrated) const;
 
   const RunContext& run_;
   std::map<int32_t, balance::ExpertPrice> prices_;  // by layer with experts

@@ -1,12 +1,10 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
-#include <piper/base/units.h>
 #include <piper/train/metrics.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -54,54 +52,6 @@ std::string disorder(const Line& line, int64_t before, const Line& next) {
 
 }  // namespace
 
-Json to_json(const StepMetrics& m) {
-  Json json = {{"step", m.step},
-               {"loss", m.loss},
-               {"auxiliary_loss", m.auxiliary_loss},
-               {"z_loss", m.z_loss},
-               {"grad_norm", m.grad_norm},
-               {"learning_rate", m.learning_rate},
-               {"step_seconds", m.step_seconds},
-               {"tokens_per_second", m.tokens_per_second},
-               {"mfu", m.mfu},
-               {"peak_bytes", m.peak_bytes},
-               {"load_imbalance", m.load_imbalance},
-               {"dropped_fraction", m.dropped_fraction.value_or(0)},
-               {"skipped", m.skipped}};
-  for (const auto& [key, value] : m.extra.items()) json[key] = value;
-  return json;
-}
-
-namespace {
-
-// Of a run that rebalances: " | busiest rank 1.31 | moved 4 experts, 1.50 MiB in 2.1 ms".
-std::string moved(const Json& extra) {
-  const auto rank = extra.find("rank_imbalance");
-  if (rank == extra.end()) return "";
-  std::string text = fmt::format(" | busiest rank {:.2f}", rank->get<double>());
-  if (extra.at("migrated_experts") > 0)
-    text +=
-        fmt::format(" | moved {} experts, {} in {}", extra.at("migrated_experts").get<int64_t>(),
-                    format_bytes(extra.at("migrated_bytes").get<double>()),
-                    format_seconds(extra.at("rebalance_seconds").get<double>()));
-  return text;
-}
-
-}  // namespace
-
-std::string console_line(const StepMetrics& m) {
-  const auto mtp = m.extra.find("mtp_loss");
-  return fmt::format(
-      "step {} | loss {:.4f}{} | grad norm {:.2f} | {:.0f} tokens/s | MFU {} | peak {} | imbalance "
-      "{:.2f}{}{}{}",
-      m.step, m.loss,
-      mtp == m.extra.end() ? "" : fmt::format(" | mtp loss {:.4f}", mtp->get<double>()),
-      m.grad_norm, m.tokens_per_second, std::isnan(m.mfu) ? "-" : format_percent(m.mfu),
-      format_bytes(static_cast<double>(m.peak_bytes)), m.load_imbalance,
-      m.dropped_fraction ? " | dropped " + format_percent(*m.dropped_fraction) : "", moved(m.extra),
-      m.skipped ? " | skipped: not finite" : "");
-}
-
 files::SoundPart sound_metrics(std::string_view bytes, int64_t last_step) {
   files::SoundPart part;
   int64_t before = 0, number = 1;
@@ -143,8 +93,8 @@ void MetricsWriter::sync() const {
     throw IoError(path_.string() + ": cannot be flushed: " + std::strerror(errno));
 }
 
-void MetricsWriter::write(const StepMetrics& metrics) {
-  const std::string line = to_json(metrics).dump() + "\n";
+void MetricsWriter::write(const report::StepMetrics& metrics) {
+  const std::string line = report::to_json(metrics).dump() + "\n";
   if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() ||
       std::fflush(file_.get()) != 0)
     throw IoError(path_.string() + ": cannot be written: " + std::strerror(errno));

@@ -5,53 +5,14 @@
 #include <tests/test_folder.h>
 
 #include <algorithm>
-#include <cmath>
 
 namespace piper::train {
 namespace {
 
-StepMetrics sample(int64_t step) {
-  return {.step = step,
-          .loss = 3.41229,
-          .auxiliary_loss = 0.01,
-          .z_loss = 0.002,
-          .grad_norm = 1.2345,
-          .learning_rate = 1e-3,
-          .step_seconds = 0.5,
-          .tokens_per_second = 4567.2,
-          .mfu = 0.2314,
-          .peak_bytes = int64_t{512} << 20,
-          .load_imbalance = 1.116};
-}
-
-TEST_CASE("the console line is stable") {
-  CHECK(console_line(sample(12)) ==
-        "step 12 | loss 3.4123 | grad norm 1.23 | 4567 tokens/s | MFU 23.1 % | peak 512.0 MiB | "
-        "imbalance 1.12");
-  StepMetrics limited = sample(12);
-  limited.dropped_fraction = 0.0314;
-  CHECK(console_line(limited).ends_with(" | imbalance 1.12 | dropped 3.1 %"));
-  StepMetrics with_modules = sample(12);
-  with_modules.extra = {{"mtp_loss", 4.25}};
-  CHECK(console_line(with_modules).starts_with("step 12 | loss 3.4123 | mtp loss 4.2500 | grad "));
-  StepMetrics bad = sample(13);
-  bad.loss = std::nan("");
-  bad.skipped = true;
-  CHECK(console_line(bad).starts_with("step 13 | loss nan | "));
-  CHECK(console_line(bad).ends_with(" | skipped: not finite"));
-}
-
-TEST_CASE("a line holds the keys in order; what is not finite is null; extra keys follow") {
-  StepMetrics metrics = sample(1);
-  metrics.grad_norm = INFINITY;
-  metrics.extra = {{"validation_loss", 2.5}};
-  CHECK(
-      to_json(metrics).dump() ==
-      R"({"step":1,"loss":3.41229,"auxiliary_loss":0.01,"z_loss":0.002,"grad_norm":null,"learning_rate":0.001,)"
-      R"("step_seconds":0.5,"tokens_per_second":4567.2,"mfu":0.2314,"peak_bytes":536870912,"load_imbalance":1.116,)"
-      R"("dropped_fraction":0.0,"skipped":false,"validation_loss":2.5})");
-  metrics.dropped_fraction = 0.25;
-  CHECK(to_json(metrics)["dropped_fraction"] == 0.25);
+report::StepMetrics sample(int64_t step) {
+  report::StepMetrics metrics{.step = step};
+  metrics["loss"] = 3.41229, metrics["step_seconds"] = 0.5, metrics["peak_bytes"] = 1 << 29;
+  return metrics;
 }
 
 TEST_CASE(
@@ -92,7 +53,8 @@ TEST_CASE("a metrics file that is something else is not thrown away") {
 
 std::string lines(int64_t first, int64_t last) {
   std::string text;
-  for (int64_t step = first; step <= last; ++step) text += to_json(sample(step)).dump() + "\n";
+  for (int64_t step = first; step <= last; ++step)
+    text += report::to_json(sample(step)).dump() + "\n";
   return text;
 }
 

@@ -178,7 +178,7 @@ std::vector<executor::MicroBatch> RankTrainer::fetch(const BatchSource& source,
   return batches;
 }
 
-StepOutcome RankTrainer::step(int64_t number, graph::Timeline* timeline) {
+report::StepOutcome RankTrainer::step(int64_t number, graph::Timeline* timeline) {
   number_ = number;
   outcome_ = {};
   const int64_t waits_before = nn::num_host_waits();
@@ -186,7 +186,7 @@ StepOutcome RankTrainer::step(int64_t number, graph::Timeline* timeline) {
   stage_->zero_gradients();
   const std::vector<executor::MicroBatch> batches = fetch(run_.batches, number);
   executor_->run_step(number, batches, update_, timeline);
-  outcome_.host_waits = nn::num_host_waits() - waits_before;
+  if (!run_.devices.is_cpu()) outcome_.host_waits = nn::num_host_waits() - waits_before;
   return std::move(outcome_);
 }
 
@@ -304,7 +304,7 @@ void RankTrainer::apply(std::span<const double> statistics) {
   outcome_.loss = statistics[kLossSum] / std::max(1.0, statistics[kTargetTokens]);
   outcome_.auxiliary_loss = statistics[kAuxiliaryLoss];
   outcome_.z_loss = statistics[kZLoss];
-  outcome_.mtp_loss = statistics[kMtpLoss];
+  if (run_.model.mtp_depth > 0) outcome_.mtp_loss = statistics[kMtpLoss];
   outcome_.grad_norm = std::sqrt(statistics[kSquaredNorm]);
   outcome_.stop = statistics[kStops] > 0;
   outcome_.learning_rate = optim::learning_rate(run_.options.learning_rate, number_);

@@ -10,6 +10,7 @@
 #include <piper/executor/executor.h>
 #include <piper/optim/learning_rate.h>
 #include <piper/optim/optimizer.h>
+#include <piper/report/metrics.h>
 #include <piper/schedule/migration.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/rank_devices.h>
@@ -72,25 +73,6 @@ struct RunShared {
 };
 
 // The same on every rank: sums over the world.
-struct StepOutcome {
-  double loss = 0;  // mean over the global batch's target tokens
-  double auxiliary_loss = 0;
-  double z_loss = 0;
-  double mtp_loss = 0;   // mean over the modules of multi-token prediction, not weighted; 0 without
-  double grad_norm = 0;  // before clipping
-  double learning_rate = 0;
-  bool stop = false;     // some rank was asked to stop after this step
-  bool skipped = false;  // loss or gradient not finite on some rank: no rank updated
-  // How often each expert was chosen in this step, by layer (mixture layers only), and the rows it
-  // computed: without a capacity as many. A module's padding is in neither.
-  std::map<int32_t, std::vector<int64_t>> expert_counts, expert_rows;
-  std::optional<double> dropped_fraction;  // of all choices; with a capacity
-  double load_imbalance =
-      0;                   // most chosen expert over the mean, the worst layer; 0 for a dense model
-  int64_t host_waits = 0;  // of this rank's host for its device (nn/host_read.h)
-};
-
-// The same on every rank: sums over the world.
 struct LossSum {
   double loss = 0;  // nats
   double target_tokens = 0;
@@ -114,7 +96,7 @@ class RankTrainer {
   ~RankTrainer();
 
   // Runs step `number` (from 1). `timeline` as for executor::Executor::run_step.
-  StepOutcome step(int64_t number, graph::Timeline* timeline = nullptr);
+  report::StepOutcome step(int64_t number, graph::Timeline* timeline = nullptr);
 
   // The losses of one global batch with the weights as they are: the forwards of a step alone, on
   // every mesh. No weight, gradient, optimizer state or later step changes. `number` is apart from
@@ -205,7 +187,7 @@ class RankTrainer {
   balance::Placements placements_;
   const balance::Placements* next_ = nullptr;  // while experts move
   int64_t number_ = 0;
-  StepOutcome outcome_;
+  report::StepOutcome outcome_;
 };
 
 }  // namespace piper::train

@@ -93,7 +93,7 @@ Rebalancer::Rebalancer(balance::RebalancePolicy policy,
       seed_(seed),
       window_(policy.every) {}
 
-void Rebalancer::note(const StepOutcome& outcome) {
+void Rebalancer::note(const report::StepOutcome& outcome) {
   if (policy_.is_on()) window_.add(outcome.expert_rows);
 }
 

@@ -52,7 +52,7 @@ class Rebalancer {
              int64_t ranks_per_node, uint64_t seed);
 
   // After every step: its rows.
-  void note(const StepOutcome& outcome);
+  void note(const report::StepOutcome& outcome);
   // Whether a decision is due before step `number`.
   bool is_due(int64_t number) const;
   std::vector<balance::LayerDecision> decide(int64_t number,

@@ -43,14 +43,14 @@ RunRequest request(const testing::TestFolder& folder, const strategy::Mesh& mesh
 
 std::vector<double> losses(const RunResult& result) {
   std::vector<double> all;
-  for (const StepMetrics& metrics : result.metrics) all.push_back(metrics.loss);
+  for (const report::StepMetrics& metrics : result.metrics) all.push_back(metrics["loss"].value());
   return all;
 }
 
 int64_t migrated(const RunResult& result) {
   int64_t sum = 0;
-  for (const StepMetrics& metrics : result.metrics)
-    sum += metrics.extra.value("migrated_experts", int64_t{0});
+  for (const report::StepMetrics& metrics : result.metrics)
+    sum += static_cast<int64_t>(metrics["migrated_experts"].value_or(0));
   return sum;
 }
 
@@ -69,18 +69,17 @@ TEST_CASE("a run that rebalances learns the same, to the bit, and says what move
   const testing::TestFolder folder;
   const strategy::Mesh mesh{.pp = 1, .ep = 4, .dp = 4};
   const RunResult still = run_training(request(folder, mesh, "off"));
-  CHECK(!still.metrics.front().extra.contains("migrated_experts"));
+  CHECK_FALSE(still.metrics.front()["migrated_experts"]);
   for (const char* policy : {"threshold:1.01", "price", "random:0.5"}) {
     CAPTURE(std::string(policy));
     const RunResult result = run_training(request(folder, mesh, policy));
     CHECK(losses(result) == losses(still));
-    for (const StepMetrics& m : result.metrics) {
-      CHECK(m.extra.contains("rebalance_seconds"));
+    for (const report::StepMetrics& m : result.metrics) {
+      CHECK(m["rebalance_seconds"]);
       // Decisions fall between steps 2 and 3, 4 and 5, ...
-      if (m.step % 2 == 0 || m.step == 1) CHECK(m.extra.at("migrated_experts") == 0);
+      if (m.step % 2 == 0 || m.step == 1) CHECK(m["migrated_experts"] == 0);
       // Both projections and the way down, of 12 bytes a parameter.
-      CHECK(m.extra.at("migrated_bytes").get<int64_t>() ==
-            m.extra.at("migrated_experts").get<int64_t>() * 3 * 32 * 48 * 12);
+      CHECK(m["migrated_bytes"] == *m["migrated_experts"] * 3 * 32 * 48 * 12);
     }
     if (std::string(policy) != "price") CHECK(migrated(result) > 0);
   }
@@ -100,10 +99,10 @@ TEST_CASE("by threshold the busiest rank of a skewed run has fewer rows afterwar
   const auto busiest = [&](size_t first, size_t last) {
     double sum = 0;
     for (size_t step = first; step <= last; ++step)
-      sum += result.metrics[step - 1].extra.at("rank_imbalance").get<double>();
+      sum += result.metrics[step - 1]["rank_imbalance"].value();
     return sum / static_cast<double>(last - first + 1);
   };
-  REQUIRE(result.metrics[2].extra.at("migrated_experts") > 0);
+  REQUIRE(result.metrics[2]["migrated_experts"] > 0);
   CHECK(busiest(3, 8) < busiest(1, 2));
 }
 
@@ -128,12 +127,14 @@ TEST_CASE("a run that was stopped after it had rebalanced goes on as if it had n
       r.stop_after = 0;
       r.resume = true;
       const RunResult rest = run_training(r);
-      for (const StepMetrics& metrics : rest.metrics) {
-        const StepMetrics& same = expected.metrics[static_cast<size_t>(metrics.step - 1)];
-        CHECK(metrics.loss == same.loss);
-        CHECK(metrics.grad_norm == same.grad_norm);
-        for (const char* key : {"migrated_experts", "migrated_bytes", "rank_imbalance"})
-          CHECK(metrics.extra.at(key) == same.extra.at(key));
+      for (const report::StepMetrics& metrics : rest.metrics) {
+        const report::StepMetrics& same = expected.metrics[static_cast<size_t>(metrics.step - 1)];
+        CHECK(metrics["loss"] == same["loss"]);
+        CHECK(metrics["grad_norm"] == same["grad_norm"]);
+        for (const report::MetricName name :
+             {report::MetricName("migrated_experts"), report::MetricName("migrated_bytes"),
+              report::MetricName("rank_imbalance")})
+          CHECK(metrics[name] == same[name]);
       }
     }
   }
@@ -169,7 +170,8 @@ TEST_CASE("a checkpoint with moved experts loads on any mesh") {
     const RunResult expected = run_training(goes_on), result = run_training(other);
     CHECK(said.find("experts were placed on 4 ranks") != std::string::npos);
     for (size_t i = 0; i < expected.metrics.size(); ++i)
-      CHECK(result.metrics[i].loss == doctest::Approx(expected.metrics[i].loss).epsilon(1e-4));
+      CHECK(result.metrics[i]["loss"].value() ==
+            doctest::Approx(expected.metrics[i]["loss"].value()).epsilon(1e-4));
   }
 }
 
@@ -195,8 +197,8 @@ TEST_CASE("a rank that fails while experts move leaves the last checkpoint intac
   r.after_step = {};
   r.resume = true;
   const RunResult rest = run_training(r);
-  for (const StepMetrics& metrics : rest.metrics)
-    CHECK(metrics.loss == expected.metrics[static_cast<size_t>(metrics.step - 1)].loss);
+  for (const report::StepMetrics& metrics : rest.metrics)
+    CHECK(metrics["loss"] == expected.metrics[static_cast<size_t>(metrics.step - 1)]["loss"]);
 }
 
 TEST_CASE("copies of hot experts are chosen again and again, and the busiest rank has fewer rows") {
@@ -211,11 +213,11 @@ TEST_CASE("copies of hot experts are chosen again and again, and the busiest ran
   RunRequest off = request(folder, {.pp = 2, .ep = 2, .dp = 4}, "threshold:1000000");
   const RunResult plain = run_training(off);
   for (size_t i = 0; i < expected.metrics.size(); ++i)
-    CHECK(expected.metrics[i].loss == doctest::Approx(plain.metrics[i].loss).epsilon(1e-4));
+    CHECK(expected.metrics[i]["loss"].value() ==
+          doctest::Approx(plain.metrics[i]["loss"].value()).epsilon(1e-4));
   const auto imbalance = [](const RunResult& result) {
     double sum = 0;
-    for (size_t i = 4; i < 8; ++i)
-      sum += result.metrics[i].extra.at("rank_imbalance").get<double>();
+    for (size_t i = 4; i < 8; ++i) sum += result.metrics[i]["rank_imbalance"].value();
     return sum;
   };
   CHECK(imbalance(expected) < imbalance(plain));
@@ -236,12 +238,12 @@ TEST_CASE("copies of hot experts are chosen again and again, and the busiest ran
     std::filesystem::copy(r.folder / "checkpoints", rest.folder / "checkpoints",
                           std::filesystem::copy_options::recursive);
     const RunResult result = run_training(rest);
-    for (const StepMetrics& metrics : result.metrics) {
-      const double same = expected.metrics[static_cast<size_t>(metrics.step - 1)].loss;
+    for (const report::StepMetrics& metrics : result.metrics) {
+      const double same = expected.metrics[static_cast<size_t>(metrics.step - 1)]["loss"].value();
       if (redundant == 4)
-        CHECK(metrics.loss == same);
+        CHECK(metrics["loss"] == same);
       else
-        CHECK(metrics.loss == doctest::Approx(same).epsilon(1e-4));
+        CHECK(metrics["loss"].value() == doctest::Approx(same).epsilon(1e-4));
     }
   }
 }

@@ -54,8 +54,8 @@ TEST_CASE("a run that may change its strategy does, and ends where one that stay
   REQUIRE(changed.metrics.size() == kSteps);
   for (size_t i = 0; i < changed.metrics.size(); ++i) {
     CHECK(changed.metrics[i].step == static_cast<int64_t>(i) + 1);
-    CHECK(std::abs(changed.metrics[i].loss - stayed.metrics[i].loss) <
-          1e-5 * std::max(1.0, stayed.metrics[i].loss));
+    CHECK(std::abs(changed.metrics[i]["loss"].value() - stayed.metrics[i]["loss"].value()) <
+          1e-5 * std::max(1.0, stayed.metrics[i]["loss"].value()));
   }
 }
 

@@ -333,13 +333,13 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   for (int64_t number = start_.first_step(); !last; ++number) {
     saver_.check();
     memory.reset_peak();
-    const Migrated migrated =
+    const report::Migrated migrated =
         moves_.before_step(trainer, rebalancer, number, prediction_.has_value());
     if (rebalancer.is_due(number)) {
       before = executor::now_seconds();
       take_traffic();  // what moved is no step's traffic
     }
-    const StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
+    const report::StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
     for (const Rank of : memory.reads_for())
       recorder_.set_peak_bytes(number, of, memory.peak_bytes());
     recorder_.set_routed(number, rank, trainer.routed_rows(), trainer.distinct_tokens());
@@ -500,9 +500,9 @@ void Run::carry_over(RunResult& result) const {
       comparison.planned_step_seconds = found->get<double>();
   if (!speed_.slowdowns().empty())
     comparison.machine_slowdown = recorder_.slowdown_of(recorder_.median_step());
-  for (const StepMetrics& metrics : records_.metrics())
-    if (metrics.step == recorder_.median_step() && metrics.load_imbalance > 0)
-      comparison.measured_load_imbalance = metrics.load_imbalance;
+  for (const report::StepMetrics& metrics : records_.metrics())
+    if (metrics.step == recorder_.median_step() && metrics["load_imbalance"] > 0)
+      comparison.measured_load_imbalance = metrics["load_imbalance"];
 }
 
 // What came before, in one result with what came after.

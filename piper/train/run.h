@@ -14,13 +14,14 @@
 #pragma once
 
 #include <piper/balance/rebalance_policy.h>
+#include <piper/base/json.h>
 #include <piper/cluster/cluster.h>
 #include <piper/comm/world.h>
 #include <piper/cost/load_distribution.h>
 #include <piper/data/corpus.h>
 #include <piper/files/file_writer.h>
 #include <piper/plan/replanner.h>
-#include <piper/train/metrics.h>
+#include <piper/report/metrics.h>
 #include <piper/train/prediction.h>
 #include <piper/train/rank_trainer.h>
 #include <piper/train/traffic.h>
@@ -88,7 +89,7 @@ struct RunRequest {
   std::function<bool()> stop_requested;
   std::function<void(const std::string& line)> say;  // progress in words; may be empty
   std::function<void()> on_start;  // once everything is checked, before the first step
-  std::function<void(const StepMetrics&)> on_step;  // from rank 0's thread
+  std::function<void(const report::StepMetrics&)> on_step;  // from rank 0's thread
   // After every step, from every rank's thread: where tests hurt a rank. May be empty.
   std::function<void(int64_t step, RankTrainer&)> after_step;
   files::Disk disk = files::real_disk();  // of checkpoints
@@ -100,7 +101,7 @@ struct RunResult {
   // What was worth the change, in the order in which it was said; with `auto`, what the run went on
   // with. All else below is of the strategy that the run ended with, but for `metrics`.
   std::vector<plan::Replanned> replanned;
-  std::vector<StepMetrics> metrics;
+  std::vector<report::StepMetrics> metrics;
   // Made before the run, at the load that was planned for; none where the cluster has no figures
   // for the precision.
   std::optional<StepPrediction> prediction;

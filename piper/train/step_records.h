@@ -27,24 +27,22 @@ class StepRecords {
 
   // After a step. Throws InvalidInput, and fails the transport, where one step too many was
   // skipped.
-  void add(comm::Transport& transport, int64_t number, const StepOutcome& outcome, double seconds,
-           std::optional<double> validation_loss, const Migrated& migrated,
+  void add(comm::Transport& transport, int64_t number, const report::StepOutcome& outcome,
+           double seconds, std::optional<double> validation_loss, const report::Migrated& migrated,
            const balance::Placements& placements);
 
-  const std::vector<StepMetrics>& metrics() const { return metrics_; }
+  const std::vector<report::StepMetrics>& metrics() const { return metrics_; }
   void count_skipped(checkpoint::TrainState& state) const;
   // What the user was shown of a step is there when the step can be resumed from. Throws IoError.
   void sync() const;
 
  private:
-  void write_events(const StepMetrics& metrics);
-
   const RunContext& run_;
   RunRecorder& recorder_;
   std::optional<MetricsWriter> writer_;
   std::optional<EventWriter> events_;
   std::optional<DeviationWatch> deviation_;
-  std::vector<StepMetrics> metrics_;
+  std::vector<report::StepMetrics> metrics_;
   int64_t skipped_ = 0, skipped_in_a_row_ = 0;
 };
 

@@ -142,16 +142,16 @@ inline Trained run_training(
     int64_t host_waits = 0;
     for (int64_t number = 1; number <= num_steps; ++number) {
       if (before_step) before_step(trainer, number);
-      const StepOutcome outcome = trainer.step(number);
+      const report::StepOutcome outcome = trainer.step(number);
       CHECK_FALSE(outcome.skipped);
       losses.push_back(outcome.loss);
       norms.push_back(outcome.grad_norm);
-      mtp_losses.push_back(outcome.mtp_loss);
+      mtp_losses.push_back(outcome.mtp_loss.value_or(0));
       imbalance = std::max(imbalance, outcome.load_imbalance);
       dropped += outcome.dropped_fraction.value_or(0);
       z_loss = outcome.z_loss;
       auxiliary = outcome.auxiliary_loss;
-      host_waits = outcome.host_waits;
+      host_waits = outcome.host_waits.value_or(0);
     }
     trainer.gather_weights(uint64_t{1} << 50);
     const std::lock_guard lock(mutex);
