@@ -18,7 +18,7 @@ std::optional<Candidate> best_runnable(Request request) {
 
 TEST_CASE("the choice: the fastest, what differs from it in kind, what this Piper trains") {
   const ExampleWorld world;
-  const Request request = world.request(64, 1024);
+  const Request request = world.request(32, 512);
   Plan plan = search(request);
   simulate_ranked(request, plan, 4);
   const std::optional<Candidate> runnable = best_runnable(request);
@@ -67,7 +67,7 @@ TEST_CASE("the choice: the fastest, what differs from it in kind, what this Pipe
 TEST_CASE("no two of a ranking are the same but for an axis without effect, and none reads alike") {
   for (const char* model : {"mixtral-8x7b", "qwen3-30b-a3b"}) {
     const ExampleWorld world(model);
-    Request request = world.request(64, 512);
+    Request request = world.request(16, 128);
     request.num_kept = 64;
     const Plan plan = search(request);
     std::set<std::string> words;

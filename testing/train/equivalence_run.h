@@ -30,7 +30,9 @@ using strategy::Recompute;
 inline constexpr int64_t kVocabulary = 32, kSequence = 8, kGlobalBatch = 16, kAllSteps = 20;
 // Of AdamW with a falling learning rate. Sharding that is wrong shows at the first step or at the
 // next.
-inline int64_t num_steps() { return repetitions({.usual = 6, .full = kAllSteps}); }
+inline int64_t num_steps() { return repetitions({.usual = 3, .full = kAllSteps}); }
+// Until the loss has fallen.
+inline int64_t steps_to_learn() { return repetitions({.usual = 6, .full = kAllSteps}); }
 
 inline model::Model small_model() {
   model::Model m;
@@ -169,9 +171,11 @@ inline Trained run_training(
   return result;
 }
 
-// Without it an equal pair of runs says little.
+// Without it an equal pair of runs says little: gradients are far from zero, and where there are
+// steps enough the loss falls. (After three it may not have; equivalence_test.cpp sees it fall.)
 inline void check_learned(const Trained& run) {
-  CHECK(run.losses.back() < run.losses.front() - (full_counts() ? 0.3 : 0));
+  for (const double norm : run.norms) CHECK(norm > 0.1);
+  if (full_counts()) CHECK(run.losses.back() < run.losses.front() - 0.3);
 }
 
 inline double largest_difference(const std::map<std::string, at::Tensor>& a,
