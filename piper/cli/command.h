@@ -1,5 +1,5 @@
-// One file per subcommand: <name>_command.cpp defines add_<name>(), listed in planner_commands.cpp
-// (no torch) or full_commands.cpp, one of which is linked.
+// One file per subcommand: <name>_command.cpp defines add_<name>(), listed in command_list.h
+// (planner_commands.cpp and full_commands.cpp, one of which piper links; train_main.cpp).
 #pragma once
 
 #include <piper/cli/subcommand.h>

@@ -1,9 +1,11 @@
-// The commands that need no libtorch, in the order of `piper --help`. The full program puts its own
-// among them.
+// The commands that need no libtorch, in the order of `piper --help`, and the words of those that
+// do, which a full build puts among them.
 #pragma once
 
 #include <piper/cli/command.h>
 
+#include <array>
+#include <cstddef>
 #include <vector>
 
 namespace piper::cli {
@@ -26,6 +28,20 @@ Run add_bench(Subcommand command);
 Run add_launch(Subcommand command);
 Run add_signature(Subcommand command);
 Run add_validate(Subcommand command);
+
+// Commands of piper-train. `place` is where one stands in `piper --help`.
+struct TorchCommand {
+  size_t place;
+  const char* name;
+  const char* summary;
+};
+inline constexpr std::array kTorchCommands{
+    TorchCommand{2, "profile",
+                 "measure this machine with all its ranks busy; writes a cluster file"},
+    TorchCommand{7, "train", "train a model by a strategy, predicted beside measured"},
+    TorchCommand{8, "eval", "loss of a model folder on a text"},
+    TorchCommand{9, "checkpoint", "list and verify what a run has saved"},
+    TorchCommand{10, "data", "build and look at indexed datasets of tokens (.bin, .idx)"}};
 
 inline std::vector<Command> planner_commands() {
   return {

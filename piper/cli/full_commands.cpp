@@ -1,28 +1,33 @@
-// All commands: the planner's and those that need libtorch.
-#include <piper/cli/command.h>
+// The commands of a full build: the planner's, and those that need libtorch, which piper-train runs.
+#include <piper/cli/beside.h>
 #include <piper/cli/command_list.h>
 
-namespace piper::cli {
+#include <cstddef>
+#include <utility>
 
-Run add_profile(Subcommand command);
-Run add_train(Subcommand command);
-Run add_eval(Subcommand command);
-Run add_checkpoint(Subcommand command);
-Run add_data(Subcommand command);
+namespace piper::cli {
+namespace {
+
+template <size_t i>
+Run add_torch_command(Subcommand command) {
+  const char* const name = kTorchCommands[i].name;
+  return hand_over(command,
+                   {.program = "piper-train", .command = name, .name = "piper", .words = {name}});
+}
+
+template <size_t... i>
+void insert_torch_commands(std::vector<Command>& all, std::index_sequence<i...>) {
+  (all.insert(all.begin() + static_cast<std::ptrdiff_t>(kTorchCommands[i].place),
+              {kTorchCommands[i].name, kTorchCommands[i].summary, add_torch_command<i>}),
+   ...);
+}
+
+}  // namespace
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> list = [] {
     std::vector<Command> all = planner_commands();
-    all.insert(all.begin() + 2,
-               {"profile", "measure this machine with all its ranks busy; writes a cluster file",
-                add_profile});
-    all.insert(all.begin() + 7,
-               {"train", "train a model by a strategy, predicted beside measured", add_train});
-    all.insert(all.begin() + 8, {"eval", "loss of a model folder on a text", add_eval});
-    all.insert(all.begin() + 9,
-               {"checkpoint", "list and verify what a run has saved", add_checkpoint});
-    all.insert(all.begin() + 10,
-               {"data", "build and look at indexed datasets of tokens (.bin, .idx)", add_data});
+    insert_torch_commands(all, std::make_index_sequence<kTorchCommands.size()>());
     return all;
   }();
   return list;

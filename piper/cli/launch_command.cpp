@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/standard_input.h>
-#include <piper/cli/bench_program.h>
+#include <piper/cli/beside.h>
 #include <piper/cli/command.h>
 #include <piper/cli/console.h>
 #include <piper/cli/stop_signals.h>
@@ -185,7 +185,7 @@ int run(const Flags& flags, std::vector<std::string> command) {
                     "pipeline, bench moe",
                     command.front() == "bench" && command.size() > 1 ? "bench " + command[1]
                                                                      : command.front()));
-  if (bench) bench_program();  // that it is missing is said once
+  program_beside(bench ? "piper-bench" : "piper-train", command.front());  // said once if it is not
   if (std::ranges::count(command, kStandardInput) > 0)
     throw InvalidInput(
         "launch: '-' is standard input, which several processes cannot share; allowed: a file");
