@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`piper bench` is the program piper-bench from beside piper: arguments and exit status are handed on, and where the program is missing one
+"""`piper bench` is the program piper-bench from beside piper, and commands that need libtorch are piper-train: arguments and exit status are handed on, and where the program is missing one
 line says how to build it, once for all processes of `piper launch`."""
 import os
 import pathlib
@@ -41,6 +41,11 @@ with tempfile.TemporaryDirectory() as folder:
         missing = run(*words, piper=alone)
         wanted = f"piper: bench: the program {folder}/piper-bench is not there; build it: cmake --build {folder} --target piper-bench\n"
         assert missing.returncode == 2 and missing.stderr == wanted and not missing.stdout, missing
+    if (PIPER.parent / "piper-train").exists():  # a build with libtorch
+        for words in (["train", "--steps", "1"], ["eval", "--help"], ["launch", "-n", "3", "train"]):
+            missing, called = run(*words, piper=alone), words[-1] if words[0] == "launch" else words[0]
+            wanted = f"piper: {called}: the program {folder}/piper-train is not there; build it: cmake --build {folder} --target piper-train\n"
+            assert missing.returncode == 2 and missing.stderr == wanted and not missing.stdout, missing
     (alone.parent / "piper-bench").write_text("#!/bin/sh\nprintf '%s|' \"$@\"\nexit 37\n")
     (alone.parent / "piper-bench").chmod(0o755)
     told = run("bench", "moe", "--a b", "", "--json", "-x", "plan", "--help", piper=alone)
