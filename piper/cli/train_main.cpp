@@ -1,5 +1,5 @@
-// piper-train: the commands that need libtorch, which `piper` hands over to (beside.h). It speaks as
-// piper does.
+// piper-train: the commands that need libtorch. `piper` hands over to it (beside.h), and it speaks
+// as piper does.
 #include <piper/cli/command_list.h>
 #include <piper/cli/program.h>
 

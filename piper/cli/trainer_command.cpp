@@ -1,5 +1,5 @@
-// piper trainer: the trainers that a plan can be priced for, what each overlaps, launches and keeps,
-// and how far off its prices were on published runs.
+// piper trainer: the trainers that a plan can be priced for, what each overlaps, launches and
+// keeps, and how far off its prices were on published runs.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>

@@ -142,8 +142,8 @@ class LocalState {
   // The first call counts; all of them wake every rank.
   void fail(Rank rank, const std::string& reason);
   Failure failure() const;
-  // Throws MessageError "rank 1: send 'x' to rank 2, 8 bytes: rank 2 failed: <reason>" when the world
-  // has failed.
+  // Throws MessageError "rank 1: send 'x' to rank 2, 8 bytes: rank 2 failed: <reason>" when the
+  // world has failed.
   void check(const Posting& posting) const;
   bool failed() const { return failed_.load(std::memory_order_acquire); }
 

@@ -43,8 +43,8 @@ class Text {
 std::vector<std::filesystem::path> text_files(const std::filesystem::path& path);
 
 // The default text: the project's own README.md, docs/ and piper/ below `project`, in that order,
-// each folder as text_files() does but without folders named build, .git, .venv, __pycache__. A part
-// that is absent is left out; throws IoError when all are.
+// each folder as text_files() does but without folders named build, .git, .venv, __pycache__. A
+// part that is absent is left out; throws IoError when all are.
 Text read_own_text(const std::filesystem::path& project);
 
 // Throws InvalidInput naming the first byte that is no token of the vocabulary. Reads the text only

@@ -1,5 +1,5 @@
-// The loss over the steps, the validation loss where it was looked at, and what stands beside them in
-// charts of their own.
+// The loss over the steps, the validation loss where it was looked at, and what stands beside them
+// in charts of their own.
 #include <piper/report/html.h>
 #include <piper/report/metric_charts.h>
 #include <piper/report/sections.h>

@@ -8,7 +8,8 @@
 
 namespace piper::report {
 
-// The metrics of this chart in one chart; of MetricChart::kOfItsOwn, one after another, each in its own.
+// The metrics of this chart in one chart; those of MetricChart::kOfItsOwn one after another, each
+// in its own.
 // "" where nothing was recorded.
 std::string metric_charts(MetricChart chart, const std::vector<StepMetrics>& steps);
 

@@ -448,8 +448,8 @@ constexpr bool divides_rows(const Strategy& s) {
   return repeats_rows(s) && traits(s.moe_schedule).divides_rows;
 }
 
-// How a text names a field of a strategy, whose key in a strategy's file it is given ("mesh.ep"): in
-// quotes for one who reads a file, as a flag for one who wrote flags.
+// How a text names a field of a strategy. It is given the key of a strategy's file ("mesh.ep"), and
+// names it in quotes for one who reads a file, as a flag for one who wrote flags.
 using NameOfKey = std::string (*)(std::string_view key);
 std::string quoted(std::string_view key);  // "'mesh.ep'"
 
