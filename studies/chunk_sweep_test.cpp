@@ -24,7 +24,7 @@ const ChunkSweep& swept(ChunkRange range, MoeSchedule schedule) {
 
 // Of per cent, as docs/validation.md has them: golden, so that a change of a price is noticed. Half
 // of the last digit.
-void golden(const Spread& spread, double mean, double ninetieth, double worst) {
+void golden_spread(const Spread& spread, double mean, double ninetieth, double worst) {
   const auto check = [](double value, double expected) {
     CHECK(std::abs(100 * value - expected) <= 0.00501);
   };
@@ -52,13 +52,13 @@ TEST_CASE("of whole experts Parm's S2 and MoNTA's O2 are the same tasks") {
 }
 
 TEST_CASE("golden: what a count of its own for each pass saves") {
-  golden(swept(kParm, kChunked).saved, 0.53, 2.15, 6.53);
-  golden(swept(kParm, kMontaO2).saved, 0.69, 2.67, 7.53);
-  golden(swept(kParm, kParmS2).saved, 0.44, 1.56, 6.54);
-  golden(swept(kMonta, kChunked).saved, 1.17, 1.87, 1.87);
-  golden(swept(kMonta, kMontaO2).saved, 0.03, 0.18, 0.18);
-  golden(swept(kMonta, kParmS2).saved, 0.80, 1.32, 1.32);
-  golden(swept(kFsmoe, kChunked).saved, 2.10, 5.86, 7.49);
+  golden_spread(swept(kParm, kChunked).saved, 0.53, 2.15, 6.53);
+  golden_spread(swept(kParm, kMontaO2).saved, 0.69, 2.67, 7.53);
+  golden_spread(swept(kParm, kParmS2).saved, 0.44, 1.56, 6.54);
+  golden_spread(swept(kMonta, kChunked).saved, 1.17, 1.87, 1.87);
+  golden_spread(swept(kMonta, kMontaO2).saved, 0.03, 0.18, 0.18);
+  golden_spread(swept(kMonta, kParmS2).saved, 0.80, 1.32, 1.32);
+  golden_spread(swept(kFsmoe, kChunked).saved, 2.10, 5.86, 7.49);
 }
 
 TEST_CASE("golden: layers whose passes want different counts; of Table 4 FSMoE measured 912") {
@@ -67,17 +67,17 @@ TEST_CASE("golden: layers whose passes want different counts; of Table 4 FSMoE m
 }
 
 TEST_CASE("golden: how much longer PipeMoE's count takes") {
-  golden(swept(kParmWhole, kChunked).regret, 3.67, 13.01, 18.89);
-  golden(swept(kParm, kChunked).regret, 2.99, 9.84, 25.29);
-  golden(swept(kMonta, kChunked).regret, 0.27, 0.89, 0.89);
-  golden(swept(kFsmoe, kChunked).regret, 3.91, 9.35, 13.52);
-  golden(swept(kParm, kChunked).regret_of_both, 2.04, 6.30, 25.29);
+  golden_spread(swept(kParmWhole, kChunked).regret, 3.67, 13.01, 18.89);
+  golden_spread(swept(kParm, kChunked).regret, 2.99, 9.84, 25.29);
+  golden_spread(swept(kMonta, kChunked).regret, 0.27, 0.89, 0.89);
+  golden_spread(swept(kFsmoe, kChunked).regret, 3.91, 9.35, 13.52);
+  golden_spread(swept(kParm, kChunked).regret_of_both, 2.04, 6.30, 25.29);
 }
 
 TEST_CASE("of whole experts the model's count is Piper's: of the forward, and of both passes") {
   const ChunkSweep& s = swept(kParmWhole, kChunked);
-  golden(s.forward_regret, 0.00, 0.00, 0.37);
-  golden(s.regret_of_both, 0.00, 0.00, 0.00);
+  golden_spread(s.forward_regret, 0.00, 0.00, 0.37);
+  golden_spread(s.regret_of_both, 0.00, 0.00, 0.00);
   CHECK(s.num_near_of_both == s.num_layers);
 }
 

@@ -9,11 +9,11 @@ namespace {
 
 using cost::near;
 
-const model::FeedForward kLayer{.ffn = 4096, .num_experts = 8, .top_k = 2};
+const model::FeedForward kPipeMoeLayer{.ffn = 4096, .num_experts = 8, .top_k = 2};
 
 std::vector<cost::MoeSchedulePrice> prices(const char* cluster, double tokens, int64_t ep,
                                            int64_t etp = 1) {
-  return cost::price_chunks(kLayer,
+  return cost::price_chunks(kPipeMoeLayer,
                             {.hidden = 4096,
                              .tokens = tokens,
                              .ep = ep,

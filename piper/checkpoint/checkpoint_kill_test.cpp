@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kRanks = 2;
 
 // Each element of a rank's tensors says which step and rank it belongs to.
-void fill(const std::vector<nn::NamedTensor>& tensors, int64_t step, int64_t rank) {
+void fill_for_step(const std::vector<nn::NamedTensor>& tensors, int64_t step, int64_t rank) {
   for (const nn::NamedTensor& tensor : tensors)
     tensor.value.fill_(static_cast<double>(10 * step + rank));
 }
@@ -32,11 +32,11 @@ std::vector<nn::NamedTensor> tensors_of(int64_t step, int64_t rank) {
   const std::string prefix = "parameter/" + std::to_string(rank);
   std::vector<nn::NamedTensor> tensors = {{prefix + "/a", at::empty({256, 64}, at::kDouble)},
                                           {prefix + "/b", at::empty({33}, at::kDouble)}};
-  fill(tensors, step, rank);
+  fill_for_step(tensors, step, rank);
   return tensors;
 }
 
-CheckpointIdentity identity() {
+CheckpointIdentity killed_identity() {
   return {.model = "m", .fingerprint = "f", .mesh = {.dp = kRanks}, .layers_per_stage = {1}};
 }
 
@@ -44,13 +44,13 @@ void train_and_save(CheckpointWriter& writer, int64_t step) {
   for (int64_t rank = 0; rank < kRanks; ++rank) {
     const std::vector<nn::NamedTensor> state = tensors_of(step, rank);
     writer.hand_in(Rank(rank), {.step = step}, state);
-    fill(state, -1, rank);  // training goes on
+    fill_for_step(state, -1, rank);  // training goes on
   }
 }
 
 [[noreturn]] void save_for_ever(const fs::path& folder, int64_t step) {
   try {
-    CheckpointWriter writer({.folder = folder}, identity());
+    CheckpointWriter writer({.folder = folder}, killed_identity());
     for (;; ++step) train_and_save(writer, step);
   } catch (...) {
     ::_exit(3);
@@ -67,7 +67,7 @@ TEST_CASE("50 kills of a saving process: the newest complete checkpoint loads 50
   MESSAGE("seed " << seed);
   std::mt19937 random(seed);
   {
-    CheckpointWriter writer({.folder = folder.path()}, identity());
+    CheckpointWriter writer({.folder = folder.path()}, killed_identity());
     train_and_save(writer, 1);
   }
   const int rounds = num_rounds();

@@ -84,7 +84,7 @@ void check_loads(const fs::path& folder, const model::Model& model,
   }
 }
 
-std::vector<std::string> problems_of(const fs::path& folder, const model::Model& model) {
+std::vector<std::string> problems_of_weights(const fs::path& folder, const model::Model& model) {
   try {
     check_weights(WeightFolder(folder), model);
   } catch (const InvalidInput& error) {
@@ -204,10 +204,11 @@ TEST_CASE("modules of multi-token prediction have the names and repeated tables 
         at::equal(head, value_of(weights, tied ? "model.embed_tokens.weight" : "lm_head.weight")));
     check_loads(folder.path(), model, weights);
     // Without the module: what the config counts is left out, what it does not count is too much.
-    CHECK(problems_of(folder.path(), plain).size() > 10);
+    CHECK(problems_of_weights(folder.path(), plain).size() > 10);
     plain.num_next_token_layers = 1;
-    CHECK(problems_of(folder.path(), plain).empty());
-    CHECK(problems_of(folder.path(), model::with_mtp(plain, 2)).size() > 10);  // one is missing
+    CHECK(problems_of_weights(folder.path(), plain).empty());
+    CHECK(problems_of_weights(folder.path(), model::with_mtp(plain, 2)).size() >
+          10);  // one is missing
   }
 }
 
@@ -225,7 +226,7 @@ TEST_CASE("every missing, superfluous and mis-shaped tensor is listed at once") 
       {"model.layers.0.self_attn.rotary_emb.inv_freq", at::zeros({2})});  // a buffer of old files
   write_safetensors(folder.path() / "model.safetensors", weights);
   CHECK(
-      problems_of(folder.path(), model) ==
+      problems_of_weights(folder.path(), model) ==
       std::vector<std::string>{
           path + ": tensor 'model.embed_tokens.weight' has the shape [17, 8]; allowed: [16, 8]",
           path + ": tensor 'model.layers.0.block_sparse_moe.experts.1.w3.weight' [6, 8] is missing",
@@ -252,7 +253,7 @@ TEST_CASE("fused experts of another number or size are refused") {
     for (nn::NamedTensor& tensor : weights)
       if (tensor.name == name) tensor.value = value;
     write_safetensors(folder.path() / "model.safetensors", weights);
-    return problems_of(folder.path(), model);
+    return problems_of_weights(folder.path(), model);
   };
   const std::string path = folder.path().string();
   CHECK(with(at::zeros({3, 12, 8})).empty());

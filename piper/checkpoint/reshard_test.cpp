@@ -109,7 +109,7 @@ at::Tensor expected(const nn::NamedTensor& tensor) {
   return at::randn(part.shape).narrow(part.dim, part.first, part.count);
 }
 
-void fill(Ranks& ranks) {
+void fill_ranks(Ranks& ranks) {
   for (size_t i = 0; i < ranks.stages.size(); ++i)
     for (const nn::NamedTensor& tensor : ranks.held(i)) tensor.value.copy_(expected(tensor));
 }
@@ -155,7 +155,7 @@ TEST_CASE("every mesh writes every tensor of the model once and loads what any o
       const testing::TestFolder folder;
       Ranks saved(model, from);
       CHECK(num_differing(saved) > 0);  // the comparison can see a difference
-      fill(saved);
+      fill_ranks(saved);
       save(folder.path(), saved);
       const CheckpointReader reader(require_newest_complete(folder.path()));
       CHECK_NOTHROW(reader.require_exactly(model));
@@ -181,7 +181,7 @@ TEST_CASE("to one rank and back gives the bytes of the first checkpoint") {
   const model::Model model = example("qwen3_moe", false);
   const testing::TestFolder folder;
   Ranks first(model, kLayouts[7]);
-  fill(first);
+  fill_ranks(first);
   const fs::path original = save(folder.path() / "first", first);
   Ranks one(model, kLayouts[0]);
   CheckpointReader(require_newest_complete(folder.path() / "first")).read(one.held(0));
@@ -217,7 +217,7 @@ TEST_CASE("an expert that is missing or there twice is refused by name") {
   for (const bool twice : {false, true}) {
     const testing::TestFolder folder;
     Ranks ranks(model, {{1, 2, 2}, {5}});
-    fill(ranks);
+    fill_ranks(ranks);
     CheckpointSave save(folder.path(),
                         {.fingerprint = "f", .mesh = {1, 2, 2}, .layers_per_stage = {5}},
                         {.step = 1});

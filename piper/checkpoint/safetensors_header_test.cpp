@@ -17,7 +17,7 @@ struct Failure {
   size_t num_lines = 0;
 };
 
-Failure failure_of(std::string_view text, int64_t data_bytes) {
+Failure header_failure(std::string_view text, int64_t data_bytes) {
   try {
     parse_header(text, data_bytes, "f");
   } catch (const SafetensorsError& error) {
@@ -144,7 +144,7 @@ TEST_CASE("every malformed header is a typed error with file, byte and tensor") 
   };
   for (const Row& row : rows) {
     CAPTURE(row.text);
-    const Failure failure = failure_of(row.text, row.data_bytes);
+    const Failure failure = header_failure(row.text, row.data_bytes);
     CHECK(failure.offset >= 8);
     CHECK(failure.offset <= 8 + static_cast<int64_t>(row.text.size()) + row.data_bytes);
     CHECK(failure.tensor == row.tensor);
@@ -155,8 +155,8 @@ TEST_CASE("every malformed header is a typed error with file, byte and tensor") 
 }
 
 TEST_CASE("all tensors that disagree with their offsets are listed, the first one typed") {
-  const Failure failure =
-      failure_of(braces(entry("a", "F32", "3", "0,8") + "," + entry("b", "F32", "9", "8,12")), 12);
+  const Failure failure = header_failure(
+      braces(entry("a", "F32", "3", "0,8") + "," + entry("b", "F32", "9", "8,12")), 12);
   CHECK(failure.num_lines == 2);
   CHECK(failure.tensor == "a");
 }
@@ -226,7 +226,7 @@ TEST_CASE(
     testing::reset_peak();
     const int64_t before = testing::peak_kib();
     const std::clock_t start = std::clock();
-    CHECK(failure_of(*text, 0).offset > 8);
+    CHECK(header_failure(*text, 0).offset > 8);
     const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     const int64_t grown_mib = (testing::peak_kib() - before) / 1024;
     MESSAGE("header of " << text->size() << " bytes: refused after " << seconds

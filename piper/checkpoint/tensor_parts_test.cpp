@@ -26,18 +26,18 @@ nn::NamedTensor part(const nn::TensorPart& of, const std::string& name = "x") {
   return {name, along.reshape({-1}).narrow(0, of.begin, of.num_elements()), of};
 }
 
-std::string save(const testing::TestFolder& folder,
-                 const std::vector<std::vector<nn::NamedTensor>>& by_rank) {
-  CheckpointSave save(
+std::string save_parts(const testing::TestFolder& folder,
+                       const std::vector<std::vector<nn::NamedTensor>>& by_rank) {
+  CheckpointSave save_parts(
       folder.path(),
       {.fingerprint = "f", .mesh = {.dp = std::ssize(by_rank)}, .layers_per_stage = {1}},
       {.step = 1});
   for (size_t r = 0; r < by_rank.size(); ++r) {
     std::vector<nn::NamedTensor> tensors;
     for (const nn::NamedTensor& tensor : by_rank[r]) tensors.push_back(nn::in_file(tensor));
-    save.write_shard(Rank(static_cast<int64_t>(r)), tensors);
+    save_parts.write_shard(Rank(static_cast<int64_t>(r)), tensors);
   }
-  return save.commit().string();
+  return save_parts.commit().string();
 }
 
 // Ways to cut one tensor over ranks.
@@ -53,8 +53,8 @@ std::vector<std::vector<nn::TensorPart>> cuttings() {
        elements_of(right, 5, 24)}};
 }
 
-std::vector<std::string> problems_of(const testing::TestFolder& folder,
-                                     const std::vector<nn::NamedTensor>& wanted) {
+std::vector<std::string> problems_of_parts(const testing::TestFolder& folder,
+                                           const std::vector<nn::NamedTensor>& wanted) {
   try {
     CheckpointReader(require_newest_complete(folder.path())).read(wanted);
   } catch (const InvalidInput& error) {
@@ -70,7 +70,7 @@ TEST_CASE("a tensor that ranks divide in one way is loaded by ranks that divide 
     const testing::TestFolder folder;
     std::vector<std::vector<nn::NamedTensor>> by_rank;
     for (const nn::TensorPart& of : saved) by_rank.push_back({part(of)});
-    save(folder, by_rank);
+    save_parts(folder, by_rank);
     const CheckpointReader reader(require_newest_complete(folder.path()));
     for (const std::vector<nn::TensorPart>& loaded : cuttings())
       for (const nn::TensorPart& of : loaded) {
@@ -97,26 +97,27 @@ TEST_CASE("parts that are missing, twice there or of another tensor are refused 
   const nn::TensorPart left = part_along(kShape, 1, 0, 4), right = part_along(kShape, 1, 4, 4);
   {
     const testing::TestFolder folder;
-    const std::string path = save(folder, {{part(left)}});
-    CHECK(problems_of(folder, {{"x", at::zeros(kShape)}}) ==
+    const std::string path = save_parts(folder, {{part(left)}});
+    CHECK(problems_of_parts(folder, {{"x", at::zeros(kShape)}}) ==
           std::vector<std::string>{path + ": of tensor 'x' 24 of 48 elements are missing"});
-    CHECK(problems_of(folder, {{"x", at::zeros({6, 7})}}) ==
+    CHECK(problems_of_parts(folder, {{"x", at::zeros({6, 7})}}) ==
           std::vector<std::string>{path + ": tensor 'x' is F32 [6, 8]; allowed: F32 [6, 7]"});
     CHECK_THROWS_AS(nn::put_together({nn::in_file(part(left))}), InvalidInput);
   }
   {
     const testing::TestFolder folder;
-    const std::string path = save(folder, {{part(left)}, {part(part_along(kShape, 1, 3, 5))}});
+    const std::string path =
+        save_parts(folder, {{part(left)}, {part(part_along(kShape, 1, 3, 5))}});
     CHECK(
-        problems_of(folder, {}) ==
+        problems_of_parts(folder, {}) ==
         std::vector<std::string>{
             path + ": tensor 'x' is both in rank-00000.safetensors and in rank-00001.safetensors"});
   }
   {
     const testing::TestFolder folder;
     nn::NamedTensor other{"x", at::zeros({6, 3}), part_along({6, 7}, 1, 4, 3)};
-    const std::string path = save(folder, {{part(left)}, {other}});
-    CHECK(problems_of(folder, {}) ==
+    const std::string path = save_parts(folder, {{part(left)}, {other}});
+    CHECK(problems_of_parts(folder, {}) ==
           std::vector<std::string>{path + ": tensor 'x' has another shape or type in "
                                           "rank-00000.safetensors than in rank-00001.safetensors"});
   }

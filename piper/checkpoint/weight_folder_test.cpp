@@ -12,7 +12,7 @@ std::string index_of(const std::string& weight_map) {
   return "{\"metadata\": {\"total_size\": 8}, \"weight_map\": {" + weight_map + "}}";
 }
 
-std::vector<std::string> problems_of(const fs::path& folder) {
+std::vector<std::string> problems_of_folder(const fs::path& folder) {
   try {
     const WeightFolder opened(folder);
   } catch (const InvalidInput& error) {
@@ -52,18 +52,18 @@ TEST_CASE("a shard outside the folder is refused: by dots, absolute, by a link")
         std::string("..\\\\outside.safetensors"), std::string("a\\u0000.safetensors")}) {
     CAPTURE(name);
     folder.write("m/model.safetensors.index.json", index_of("\"a\": \"" + name + "\""));
-    const auto problems = problems_of(folder.path() / "m");
+    const auto problems = problems_of_folder(folder.path() / "m");
     REQUIRE(problems.size() == 1);
     CHECK(problems[0].find("'weight_map.a' is ") != std::string::npos);
   }
   folder.write("m/model.safetensors.index.json", index_of(R"("a": "link.safetensors")"));
-  CHECK(problems_of(folder.path() / "m")[0].ends_with(
+  CHECK(problems_of_folder(folder.path() / "m")[0].ends_with(
       "it is a link that leaves the folder; copy the file itself into it (cp -L)"));
   // A link that stays inside is a file like any other.
   fs::copy_file(outside, folder.path() / "m/real.safetensors");
   fs::remove(folder.path() / "m/link.safetensors");
   fs::create_symlink("real.safetensors", folder.path() / "m/link.safetensors");
-  CHECK(problems_of(folder.path() / "m").empty());
+  CHECK(problems_of_folder(folder.path() / "m").empty());
 }
 
 TEST_CASE("an index that disagrees with its shards is refused with every problem") {
@@ -73,32 +73,33 @@ TEST_CASE("an index that disagrees with its shards is refused with every problem
   const std::string index = (folder.path() / "model.safetensors.index.json").string();
   folder.write("model.safetensors.index.json",
                index_of(R"("a": "m1.safetensors", "b": "m1.safetensors", "c": "m2.safetensors")"));
-  CHECK(problems_of(folder.path()) ==
+  CHECK(problems_of_folder(folder.path()) ==
         std::vector<std::string>{
             index + ": does not say that tensor \"x\" is in m1.safetensors",
             index + ": does not say that tensor \"b\" is in m2.safetensors",
             index + ": 'weight_map.c' is \"m2.safetensors\", which does not hold it"});
   folder.write("model.safetensors.index.json",
                index_of(R"("a": 3, "b": "absent.safetensors", "c": "m1.bin")"));
-  CHECK(problems_of(folder.path()) ==
+  CHECK(problems_of_folder(folder.path()) ==
         std::vector<std::string>{
             index + ": 'weight_map.a' is 3; allowed: a string",
             index + ": 'weight_map.b' is \"absent.safetensors\"; the file is missing",
             index + ": 'weight_map.c' is \"m1.bin\"; allowed: a .safetensors file"});
   folder.write("model.safetensors.index.json", R"({"weight_mapp": {}})");
-  CHECK(problems_of(folder.path()).size() == 2);
+  CHECK(problems_of_folder(folder.path()).size() == 2);
 }
 
 TEST_CASE("a folder without weights, or with pickles only, is refused with what to do") {
   const testing::TestFolder folder;
-  CHECK(problems_of(folder.path()) ==
+  CHECK(problems_of_folder(folder.path()) ==
         std::vector<std::string>{
             folder.path().string() +
             ": holds neither model.safetensors nor model.safetensors.index.json"});
   folder.write("pytorch_model.bin", "PK");
-  REQUIRE(problems_of(folder.path()).size() == 1);
-  CHECK(problems_of(folder.path())[0].find("pytorch_model.bin: is a pickle") != std::string::npos);
-  CHECK(problems_of(folder.path())[0].find("save_pretrained") != std::string::npos);
+  REQUIRE(problems_of_folder(folder.path()).size() == 1);
+  CHECK(problems_of_folder(folder.path())[0].find("pytorch_model.bin: is a pickle") !=
+        std::string::npos);
+  CHECK(problems_of_folder(folder.path())[0].find("save_pretrained") != std::string::npos);
   CHECK_THROWS_AS(WeightFolder(folder.path() / "absent"), IoError);
 }
 

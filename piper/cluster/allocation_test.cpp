@@ -11,7 +11,7 @@ namespace {
 using Names = std::vector<std::string>;
 
 // Nodes of 4 with 2 NICs of 10, switches of 2 nodes, racks of 3 switches, 2 racks.
-Cluster machine() {
+Cluster machine_of_nodes() {
   Cluster c;
   c.name = "machine";
   c.levels = {{.name = "node", .num_members = 4, .link = {1e-6, 100}},
@@ -31,7 +31,8 @@ const GroupsOfNodes kGroups =
     groups(R"({"a,c,d": ["s1", "r1"], "b": ["s2", "r1"], "e": ["s9", "r2"]})");
 
 Allocation allocated(const Names& nodes, const Names& levels = {}) {
-  return allocate(machine(), nodes, kGroups, std::vector<int64_t>(nodes.size(), 4), levels);
+  return allocate(machine_of_nodes(), nodes, kGroups, std::vector<int64_t>(nodes.size(), 4),
+                  levels);
 }
 
 size_t common(const Allocation& a, size_t x, size_t y) {
@@ -64,7 +65,7 @@ TEST_CASE("groups that are named levels pass over those between, with the slowes
   const GroupsOfNodes racks = groups(R"({"a,b": ["r1"], "c": ["r2"]})");
   const Names nodes{"a", "b", "c"};
   const std::vector<int64_t> slots(3, 4);
-  const Allocation a = allocate(machine(), nodes, racks, slots, Names{"rack"});
+  const Allocation a = allocate(machine_of_nodes(), nodes, racks, slots, Names{"rack"});
   CHECK(a.machine.levels.size() == 3);
   CHECK(a.machine.levels[1].name == "rack");
   CHECK(a.machine.levels[1].num_members == 6);
@@ -73,8 +74,8 @@ TEST_CASE("groups that are named levels pass over those between, with the slowes
   CHECK(a.machine.levels[2].name == "system");
   CHECK(common(a, 0, 1) == 1);
   CHECK(common(a, 0, 2) == 2);
-  CHECK_THROWS_AS(allocate(machine(), nodes, racks, slots, Names{"rak"}), InvalidInput);
-  CHECK_THROWS_AS(allocate(machine(), nodes, racks, slots, Names{"node"}), InvalidInput);
+  CHECK_THROWS_AS(allocate(machine_of_nodes(), nodes, racks, slots, Names{"rak"}), InvalidInput);
+  CHECK_THROWS_AS(allocate(machine_of_nodes(), nodes, racks, slots, Names{"node"}), InvalidInput);
   CHECK_THROWS_AS(allocated({"a", "b"}, {"rack", "switch"}), InvalidInput);
   CHECK_THROWS_AS(allocated({"a", "b"}, {"rack"}), InvalidInput);
 }
@@ -82,7 +83,8 @@ TEST_CASE("groups that are named levels pass over those between, with the slowes
 TEST_CASE("groups beyond the outermost level take its link again") {
   const GroupsOfNodes deep =
       groups(R"({"a": ["1", "2", "3", "4", "5"], "b": ["x", "y", "z", "u", "5"]})");
-  const Allocation a = allocate(machine(), Names{"a", "b"}, deep, std::vector<int64_t>{4, 4});
+  const Allocation a =
+      allocate(machine_of_nodes(), Names{"a", "b"}, deep, std::vector<int64_t>{4, 4});
   CHECK(common(a, 0, 1) == 5);
   CHECK(a.machine.levels[5].link.bytes_per_second == 2);
 }
@@ -91,21 +93,23 @@ TEST_CASE("an allocation that cannot be is refused, all problems at once") {
   CHECK_THROWS_AS(allocated({"a", "a"}), InvalidInput);
   CHECK_THROWS_AS(allocated({"a", "z"}), InvalidInput);
   CHECK_THROWS_AS(allocated({}), InvalidInput);
-  CHECK_THROWS_AS(allocate(machine(), Names{"a"}, kGroups, std::vector<int64_t>{5}), InvalidInput);
-  CHECK_THROWS_AS(allocate(machine(), Names{"a"}, kGroups, std::vector<int64_t>{0}), InvalidInput);
+  CHECK_THROWS_AS(allocate(machine_of_nodes(), Names{"a"}, kGroups, std::vector<int64_t>{5}),
+                  InvalidInput);
+  CHECK_THROWS_AS(allocate(machine_of_nodes(), Names{"a"}, kGroups, std::vector<int64_t>{0}),
+                  InvalidInput);
   const std::vector<int64_t> two{4, 4};
   const GroupsOfNodes torn = groups(R"({"a": ["s", "r1"], "b": ["s", "r2"]})");
-  CHECK_THROWS_AS(allocate(machine(), Names{"a", "b"}, torn, two), InvalidInput);
+  CHECK_THROWS_AS(allocate(machine_of_nodes(), Names{"a", "b"}, torn, two), InvalidInput);
   const GroupsOfNodes uneven = groups(R"({"a": ["s", "r1"], "b": ["s"]})");
-  CHECK_THROWS_AS(allocate(machine(), Names{"a", "b"}, uneven, two), InvalidInput);
-  Cluster one = machine();
+  CHECK_THROWS_AS(allocate(machine_of_nodes(), Names{"a", "b"}, uneven, two), InvalidInput);
+  Cluster one = machine_of_nodes();
   one.levels.resize(1);
   CHECK_THROWS_AS(allocate(one, Names{"a", "b"}, kGroups, two), InvalidInput);
   GroupsOfNodes alone;
   alone["a"];
   CHECK(allocate(one, Names{"a"}, alone, std::vector<int64_t>{4}).machine.levels.size() == 1);
   try {
-    allocate(machine(), Names{"z", "a", "y"}, kGroups, std::vector<int64_t>{4, 9, 4});
+    allocate(machine_of_nodes(), Names{"z", "a", "y"}, kGroups, std::vector<int64_t>{4, 9, 4});
   } catch (const InvalidInput& error) {
     CHECK(error.problems().size() == 3);
   }

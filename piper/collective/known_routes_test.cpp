@@ -48,8 +48,8 @@ std::vector<KnownRoutes> all_known(const std::vector<TokenRoutes>& experts, cons
 }
 
 // (source, token) of every row that arrives at member m.
-std::vector<std::pair<int64_t, int64_t>> arriving(const std::vector<TokenRoutes>& members,
-                                                  int64_t m) {
+std::vector<std::pair<int64_t, int64_t>> arriving_at(const std::vector<TokenRoutes>& members,
+                                                     int64_t m) {
   std::vector<std::pair<int64_t, int64_t>> rows;
   for (size_t f = 0; f < members.size(); ++f)
     for (const int32_t token :
@@ -80,7 +80,7 @@ TEST_CASE("what members are told of routes is enough to write dispatch and combi
           false,
           [&](int64_t m, Sums&) {
             std::vector<Expected> expected;
-            for (const auto& [source, token] : arriving(members, m))
+            for (const auto& [source, token] : arriving_at(members, m))
               expected.push_back({static_cast<int64_t>(expected.size()) * 2,
                                   {2, static_cast<int32_t>(source), token * 2}});
             CHECK(std::ssize(expected) == known[m].num_rows());
@@ -127,7 +127,7 @@ TEST_CASE("copies are counted by source and expert, and each finds its token's r
   for (const KnownRoutes& of : known) members.push_back(of.own());
   int64_t shared = 0;
   for (int64_t m = 0; m < 6; ++m) {
-    const auto rows = arriving(members, m);
+    const auto rows = arriving_at(members, m);
     size_t copy = 0;
     for (int64_t f = 0; f < 6; ++f)
       for (int64_t e = 0; e < 2; ++e) {

@@ -17,7 +17,7 @@ std::vector<MemberSteps> reduction() {
 
 const std::vector<std::vector<int64_t>> kCounts{{1, 2}, {2, 3}};
 
-std::vector<MemberSteps> exchange() {
+std::vector<MemberSteps> sound_exchange() {
   return {all_to_all_flat(0, std::vector<int64_t>{1, 2}, std::vector<int64_t>{1, 2}),
           all_to_all_flat(1, std::vector<int64_t>{2, 3}, std::vector<int64_t>{2, 3})};
 }
@@ -35,7 +35,7 @@ Step& first(MemberSteps& member, StepKind kind) {
 
 TEST_CASE("the verifier accepts lists that are right") {
   CHECK(verify_all_reduce(reduction(), 8).empty());
-  CHECK(verify_all_to_all(exchange(), kCounts).empty());
+  CHECK(verify_all_to_all(sound_exchange(), kCounts).empty());
 }
 
 TEST_CASE("the verifier finds a sum in another order") {
@@ -83,26 +83,26 @@ TEST_CASE("the verifier finds a race: a step that no longer waits for what it mu
 }
 
 TEST_CASE("the verifier finds messages without counterpart, of other sizes and repeated ones") {
-  auto members = exchange();
+  auto members = sound_exchange();
   members[1].steps.erase(members[1].steps.begin());  // its receive
   CHECK(mentions(verify_all_to_all(members, kCounts), "never finishes"));
 
-  members = exchange();
+  members = sound_exchange();
   first(members[0], StepKind::kSend).source.count = 1;
   CHECK(
       mentions(verify_all_to_all(members, kCounts), "member 0 sends 1 units, member 1 receives 2"));
 
-  members = exchange();
+  members = sound_exchange();
   Step again = first(members[0], StepKind::kSend);
   members[0].steps.push_back(again);
   CHECK_FALSE(verify_all_to_all(members, kCounts).empty());
 }
 
 TEST_CASE("the verifier finds an element in the wrong place and a block outside its buffer") {
-  auto members = exchange();
+  auto members = sound_exchange();
   first(members[0], StepKind::kSend).source.offset = 0;
   CHECK(mentions(verify_all_to_all(members, kCounts), "is not element"));
-  members = exchange();
+  members = sound_exchange();
   first(members[0], StepKind::kSend).source.offset = 2;
   CHECK(mentions(verify_all_to_all(members, kCounts), "leaves its buffer: [2, 4) of 3"));
 }

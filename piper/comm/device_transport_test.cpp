@@ -17,7 +17,7 @@
 namespace piper::comm {
 namespace {
 
-constexpr double kTimeout = 20;
+constexpr double kDeviceTimeout = 20;
 
 // Streams of all ranks, one each, on host memory: nothing runs before run_all() or in_background(),
 // which take any stream whose next call may run.
@@ -179,11 +179,11 @@ void exchange_and_add(Transport& host, DeviceTransport& transport, Buffers& own)
        *start_all_to_all(transport, everyone(host), {1, "tokens"},
                          std::as_bytes(std::span(own.sent)), sent_bytes,
                          std::as_writable_bytes(std::span(own.received)), received_bytes),
-       kTimeout);
+       kDeviceTimeout);
   wait(transport,
        *start_all_reduce(transport, everyone(host), {2, "gradients"}, Element::kInt64,
                          std::as_writable_bytes(std::span(own.sum)), scratch),
-       kTimeout);
+       kDeviceTimeout);
   CHECK(transport.bytes_sent()[static_cast<size_t>((me + 1) % kRanks)] >=
         8 * (100 * ((me + 1) % kRanks) + 1) + 8 * kCount / kRanks);
 }
@@ -264,9 +264,10 @@ TEST_CASE("a device that breaks on the way to the host ends the send, and a drop
                 memory.break_with(problem);
                 DeviceTransport transport(host, memory, offers);
                 if (host.rank() == Rank(1))
-                  wait(transport, *start_receive(transport, Rank(0), {1, "x"}, received), kTimeout);
+                  wait(transport, *start_receive(transport, Rank(0), {1, "x"}, received),
+                       kDeviceTimeout);
                 else
-                  wait(transport, *start_send(transport, Rank(1), {1, "x"}, sent), kTimeout);
+                  wait(transport, *start_send(transport, Rank(1), {1, "x"}, sent), kDeviceTimeout);
               });
             }),
         (problem + " (in 'x', waiting for rank 1 (send, 64 bytes))").c_str(), CommError);
@@ -299,10 +300,10 @@ TEST_CASE("what comes into the sender's stream after a send comes after its copy
       LateMemory memory(streams, host.rank().value);
       DeviceTransport transport(host, memory, offers);
       if (host.rank() == Rank(1)) {
-        wait(transport, *start_receive(transport, Rank(0), {1, "x"}, received), kTimeout);
+        wait(transport, *start_receive(transport, Rank(0), {1, "x"}, received), kDeviceTimeout);
         return;
       }
-      wait(transport, *start_send(transport, Rank(1), {1, "x"}, sent), kTimeout);
+      wait(transport, *start_send(transport, Rank(1), {1, "x"}, sent), kDeviceTimeout);
       memory.copy(sent.data(), later.data(), sent.size());
     });
     REQUIRE(streams.run_all(seed));
@@ -324,9 +325,10 @@ TEST_CASE("a send and a receive of other sizes end in an error on both sides") {
             std::vector<std::byte> bytes(host.rank() == Rank(0) ? 8 : 12);
             try {
               if (host.rank() == Rank(0))
-                wait(transport, *start_send(transport, Rank(1), {1, "x"}, bytes), kTimeout);
+                wait(transport, *start_send(transport, Rank(1), {1, "x"}, bytes), kDeviceTimeout);
               else
-                wait(transport, *start_receive(transport, Rank(0), {1, "x"}, bytes), kTimeout);
+                wait(transport, *start_receive(transport, Rank(0), {1, "x"}, bytes),
+                     kDeviceTimeout);
             } catch (const CommError& error) {
               const std::string said = error.what();
               CHECK(said.find("rank 0 sends 8 bytes, rank 1 receives 12 bytes") !=

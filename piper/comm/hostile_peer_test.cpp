@@ -22,7 +22,7 @@ std::unique_ptr<PeerFixture::Mine> receive(PeerFixture& peer, uint64_t key = 5,
   return peer.post(Direction::kReceive, Rank(0), Rank(2), key, 0, size);
 }
 
-std::vector<std::byte> bytes(size_t count, int value = 0x5a) {
+std::vector<std::byte> hostile_bytes(size_t count, int value = 0x5a) {
   return std::vector<std::byte>(count, static_cast<std::byte>(value));
 }
 
@@ -34,11 +34,11 @@ TEST_CASE("an offered message arrives in pieces, whatever the sizes of the piece
   CHECK(mine->state() == PostingState::kCopying);
   for (const uint32_t size : {1, 0, 499, 500}) {
     peer.say_chunk(size, 7);
-    peer.say(bytes(size));
+    peer.say(hostile_bytes(size));
     peer.execute();
   }
   CHECK(mine->state() == PostingState::kDone);
-  CHECK(mine->buffer == bytes(kSize));
+  CHECK(mine->buffer == hostile_bytes(kSize));
   CHECK(peer.lost() == "");
 }
 
@@ -62,13 +62,13 @@ TEST_CASE(
   // The head of a chunk and half of its bytes; the rest comes after the withdrawal, which takes the
   // other connection.
   peer.say_chunk(kSize, 7);
-  peer.say(bytes(kSize / 2));
+  peer.say(hostile_bytes(kSize / 2));
   peer.execute();
   peer.say_note(head(NoteKind::kGone));
   peer.execute();
   CHECK(peer.lost() == "it withdraws a message of which it has sent a part");
   CHECK_FALSE(peer.drop(mine));  // in use until all is over
-  peer.say(bytes(kSize / 2));
+  peer.say(hostile_bytes(kSize / 2));
   peer.execute();
 }
 
@@ -101,7 +101,7 @@ TEST_CASE("credit is given back for what was sent, and no more") {
 
 TEST_CASE("early messages fill no more memory than a process has credit") {
   PeerFixture peer;
-  const auto payload = bytes(200'000);
+  const auto payload = hostile_bytes(200'000);
   for (uint64_t key = 0; key < 5; ++key) {
     MessageHead early = head(NoteKind::kEager, key, payload.size());
     early.key = key;
@@ -149,10 +149,11 @@ TEST_CASE("messages from or for others, payloads that nobody expects, and garbag
           peer.execute();
           peer.say_chunk(kSize + 1, 7);
         }) == "a payload came that nobody expects");
-  CHECK(lost([](PeerFixture& peer) { peer.say(bytes(16, 0xff)); }) == "what came is no note");
+  CHECK(lost([](PeerFixture& peer) { peer.say(hostile_bytes(16, 0xff)); }) ==
+        "what came is no note");
   CHECK(lost([](PeerFixture& peer) {
           peer.say(ByteWriter().number(uint32_t{3}).number(uint32_t{1}).number(uint64_t{0}).take());
-          peer.say(bytes(3));
+          peer.say(hostile_bytes(3));
         }) == "what came is no message");
   CHECK(lost([](PeerFixture& peer) { peer.say_note(head(NoteKind::kGone)); }) ==
         "");  // nothing to do

@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/comm/local.h>
 #include <piper/comm/operations.h>
+#include <testing/base/text.h>
 
 #include <atomic>
 #include <chrono>
@@ -19,10 +20,6 @@ std::string thrown_by(const std::function<void()>& action) {
     return error.what();
   }
   return "";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 double seconds_of(const std::function<void()>& action) {

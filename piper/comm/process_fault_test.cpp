@@ -5,6 +5,7 @@
 #include <piper/comm/process_world.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <testing/base/text.h>
 #include <testing/comm/lateness.h>
 #include <tests/switches.h>
 #include <unistd.h>
@@ -18,10 +19,6 @@
 
 namespace piper::comm {
 namespace {
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // Real processes, forked: each executes `body` in a world of its own and leaves what it throws, and
 // when. They are forked while this process has one thread (ThreadSanitizer follows no other fork):

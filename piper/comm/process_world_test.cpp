@@ -10,6 +10,7 @@
 #include <piper/comm/process_world.h>
 #include <piper/comm/secret.h>
 #include <sys/socket.h>
+#include <testing/base/text.h>
 #include <testing/comm/world_patterns.h>
 #include <unistd.h>
 
@@ -65,10 +66,6 @@ struct Run {
 };
 
 using Strings = std::vector<std::string>;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_CASE("messages and sums over TCP are those of the local world, for any spread of ranks") {
   for (const auto& [num_processes, num_ranks] :

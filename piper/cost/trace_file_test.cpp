@@ -23,7 +23,7 @@ std::string gzipped(const std::string& text) {
   return out;
 }
 
-std::string refused(const std::string& bytes, int64_t most_bytes = kMostTraceBytes) {
+std::string refused_bytes(const std::string& bytes, int64_t most_bytes = kMostTraceBytes) {
   try {
     gunzipped(bytes, "t.gz", most_bytes);
   } catch (const InvalidInput& e) {
@@ -48,13 +48,13 @@ TEST_CASE("gzip that is cut off, damaged or too long ends in one line that says 
   const std::string text(1'000'000, 'x');
   const std::string bytes = gzipped(text);
   for (const size_t length : {size_t{2}, size_t{11}, bytes.size() / 2, bytes.size() - 1})
-    CHECK(refused(bytes.substr(0, length)).find("t.gz: gzip that is cut off") == 0);
+    CHECK(refused_bytes(bytes.substr(0, length)).find("t.gz: gzip that is cut off") == 0);
   std::string damaged = bytes;
   damaged[bytes.size() / 2] ^= 0x55;
-  CHECK(refused(damaged).find("t.gz: gzip that is ") == 0);
-  CHECK(refused(bytes + "no gzip").find("t.gz: gzip that is damaged") == 0);
-  CHECK(refused(bytes, 999'999).find("allowed: up to that") != std::string::npos);
-  CHECK(refused(bytes, 1'000'000).empty());
+  CHECK(refused_bytes(damaged).find("t.gz: gzip that is ") == 0);
+  CHECK(refused_bytes(bytes + "no gzip").find("t.gz: gzip that is damaged") == 0);
+  CHECK(refused_bytes(bytes, 999'999).find("allowed: up to that") != std::string::npos);
+  CHECK(refused_bytes(bytes, 1'000'000).empty());
 }
 
 }  // namespace piper::cost

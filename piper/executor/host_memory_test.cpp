@@ -18,7 +18,7 @@ void finish(comm::Operation& operation) {
   while (!operation.advance()) std::this_thread::yield();
 }
 
-at::Tensor numbers(int64_t count) { return at::arange(count, at::kFloat).view(at::kByte); }
+at::Tensor counted_up(int64_t count) { return at::arange(count, at::kFloat).view(at::kByte); }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -32,7 +32,7 @@ TEST_CASE(
        {std::filesystem::path(), std::filesystem::temp_directory_path()}) {
     std::atomic<int> ended = 0;
     HostMemory memory({.folder = folder, .ended = [&] { ++ended; }});
-    const at::Tensor here = numbers(1 << 20), back = at::empty_like(here);
+    const at::Tensor here = counted_up(1 << 20), back = at::empty_like(here);
     const at::Tensor there = memory.allocate(here.numel());
     const auto out = memory.start({{there, here}}, "out");
     const auto in = memory.start({{back, there}}, "in");
@@ -98,7 +98,7 @@ TEST_CASE("the runtime locks pages where there is a GPU, and nothing where there
 
 TEST_CASE("a link keeps to its rate") {
   HostMemory memory({.bytes_per_second = 50e6});
-  const at::Tensor here = numbers(500000);  // 2 MB: 40 ms
+  const at::Tensor here = counted_up(500000);  // 2 MB: 40 ms
   const auto begin = std::chrono::steady_clock::now();
   const auto first = memory.start({{memory.allocate(here.numel()), here}}, "first");
   const auto second = memory.start({{memory.allocate(here.numel()), here}}, "second");

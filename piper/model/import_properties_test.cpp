@@ -43,8 +43,8 @@ Outcome outcome_of(const std::string& text) {
 }
 
 // The document with other texts in place of some values.
-std::string with(const Json& config,
-                 const std::vector<std::pair<std::string, std::string>>& values) {
+std::string text_with(const Json& config,
+                      const std::vector<std::pair<std::string, std::string>>& values) {
   std::string text;
   for (const auto& [key, value] : config.items()) {
     const auto found = std::ranges::find(values, key, &std::pair<std::string, std::string>::first);
@@ -75,7 +75,7 @@ TEST_CASE("nonsense for any value of any built-in's config is refused in clean l
       for (const std::string& nonsense : kNonsense) {
         INFO(name, ": ", key, " is ", nonsense);
         const double start = cpu_seconds();
-        const Outcome outcome = outcome_of(with(config, {{key, nonsense}}));
+        const Outcome outcome = outcome_of(text_with(config, {{key, nonsense}}));
         CHECK(cpu_seconds() - start < 1);
         check_clean(outcome);
         ++(outcome.problems.empty() ? num_accepted : num_refused);
@@ -96,7 +96,7 @@ TEST_CASE("every pair of nonsensical sizes is named at once, each with what is a
       for (size_t i = 0; a != b && i < values.size(); ++i) {
         const std::string& other = values[(i + 1) % values.size()];
         INFO(a, " is ", values[i], ", ", b, " is ", other);
-        const Outcome outcome = outcome_of(with(config, {{a, values[i]}, {b, other}}));
+        const Outcome outcome = outcome_of(text_with(config, {{a, values[i]}, {b, other}}));
         CHECK(outcome.names(a));
         CHECK(outcome.names(b));
         for (const std::string& p : outcome.problems)
@@ -108,9 +108,9 @@ TEST_CASE("a million layers, and a million brackets, are refused within a second
   const Json config = load_config("mixtral-8x7b");
   const std::string deep(1'000'000, '[');
   for (const std::string& text :
-       {with(config, {{"num_hidden_layers", std::to_string(kTooMany)}}),
-        with(config, {{"hidden_act", deep}}),
-        with(config, {{"hidden_act", deep + std::string(deep.size(), ']')}})}) {
+       {text_with(config, {{"num_hidden_layers", std::to_string(kTooMany)}}),
+        text_with(config, {{"hidden_act", deep}}),
+        text_with(config, {{"hidden_act", deep + std::string(deep.size(), ']')}})}) {
     const double start = cpu_seconds();
     CHECK(outcome_of(text).problems.size() == 1);
     CHECK(cpu_seconds() - start < 1);

@@ -28,13 +28,13 @@ Json with_experts(const Json& more) {
   return config;
 }
 
-Model read(const Json& config, const std::vector<std::string>& ignore = {}) {
+Model read_today(const Json& config, const std::vector<std::string>& ignore = {}) {
   return import_config(config, "c.json", ignore);
 }
 
-std::string complaint(const Json& config) {
+std::string complaint_of(const Json& config) {
   try {
-    read(config);
+    read_today(config);
   } catch (const InvalidInput& error) {
     return error.what();
   }
@@ -47,15 +47,15 @@ int64_t attention_of(const Model& model, size_t layer) {
 
 TEST_CASE("MiniMax-M2: a list of attention that is full everywhere is read, another is refused") {
   Json config = small("minimax_m2", with_experts({{"attn_type_list", {1, 1}}}));
-  const Model model = read(config);
+  const Model model = read_today(config);
   CHECK(model.ignored_keys.empty());
   CHECK(model.layers[0].attention.kind == AttentionKind::kGrouped);
   config["attn_type_list"] = {0, 1};
-  CHECK(complaint(config).find("'attn_type_list' is [0,1], which Piper cannot describe: linear "
-                               "attention") != std::string::npos);
+  CHECK(complaint_of(config).find("'attn_type_list' is [0,1], which Piper cannot describe: linear "
+                                  "attention") != std::string::npos);
   config["attn_type_list"] = {1, 1, 1};
-  CHECK(complaint(config).find("'attn_type_list' has 3 entries; allowed: one for each of the 2") !=
-        std::string::npos);
+  CHECK(complaint_of(config).find(
+            "'attn_type_list' has 3 entries; allowed: one for each of the 2") != std::string::npos);
 }
 
 TEST_CASE("EXAONE-MoE: a list says layer by layer which ones are mixtures, whatever else says") {
@@ -64,17 +64,18 @@ TEST_CASE("EXAONE-MoE: a list says layer by layer which ones are mixtures, whate
                                                   {"is_moe_layer", {false, true, false, true}}}));
   const auto pattern = [&] {
     std::string text;
-    for (const Layer& layer : read(config).layers) text += layer.feed_forward.is_moe() ? 'M' : 'd';
+    for (const Layer& layer : read_today(config).layers)
+      text += layer.feed_forward.is_moe() ? 'M' : 'd';
     return text;
   };
   CHECK(pattern() == "dMdM");
   config["is_moe_layer"] = {0, 0, 1, 1};
   CHECK(pattern() == "ddMM");
   config["is_moe_layer"] = {true, false};
-  CHECK(complaint(config).find("'is_moe_layer' has 2 entries; allowed: one for each of the 4") !=
+  CHECK(complaint_of(config).find("'is_moe_layer' has 2 entries; allowed: one for each of the 4") !=
         std::string::npos);
   config["is_moe_layer"] = {true, false, 2, true};
-  CHECK(complaint(config).find("'is_moe_layer[2]' is 2; allowed: true, false") !=
+  CHECK(complaint_of(config).find("'is_moe_layer[2]' is 2; allowed: true, false") !=
         std::string::npos);
 }
 
@@ -85,33 +86,33 @@ TEST_CASE("a list with an entry a layer that nothing reads is refused, unless al
     return all;
   };
   const Json differ = {{"swiglu_limits", {0, 0, 7, 7}}};
-  CHECK(complaint(config(differ))
+  CHECK(complaint_of(config(differ))
             .find("'swiglu_limits' has an entry for each layer, and they "
                   "differ") != std::string::npos);
-  CHECK(complaint(config(differ)).find("--ignore swiglu_limits") != std::string::npos);
-  CHECK(read(config(differ), {"swiglu_limits"}).num_layers() == 4);
-  CHECK(complaint(config({{"kinds_of", {{"a", {"x", "y", "x", "y"}}}}}))
+  CHECK(complaint_of(config(differ)).find("--ignore swiglu_limits") != std::string::npos);
+  CHECK(read_today(config(differ), {"swiglu_limits"}).num_layers() == 4);
+  CHECK(complaint_of(config({{"kinds_of", {{"a", {"x", "y", "x", "y"}}}}}))
             .find("'kinds_of.a' has an entry for each layer") != std::string::npos);
   // One more for a module of multi-token prediction.
-  CHECK(complaint(config({{"kinds", {1, 2, 1, 2, 1}}, {"num_nextn_predict_layers", 1}}))
+  CHECK(complaint_of(config({{"kinds", {1, 2, 1, 2, 1}}, {"num_nextn_predict_layers", 1}}))
             .find("'kinds' has an entry for each layer") != std::string::npos);
   for (const Json& harmless : {Json{{"kinds", {7, 7, 7, 7}}}, Json{{"kinds", {1, 2, 1}}},
                                Json{{"eos_token_id", {1, 2, 3, 4}}}})
-    CHECK(complaint(config(harmless)) == "accepted");
+    CHECK(complaint_of(config(harmless)) == "accepted");
 }
 
 TEST_CASE("MiMo-V2-Flash: heads, value sizes and sinks by kind of layer") {
   const Model model =
-      read(small("mimo_v2_flash", with_experts({{"v_head_dim", 2},
-                                                {"hybrid_layer_pattern", {0, 1}},
-                                                {"sliding_window", 16},
-                                                {"swa_num_attention_heads", 8},
-                                                {"swa_num_key_value_heads", 4},
-                                                {"swa_head_dim", 5},
-                                                {"swa_v_head_dim", 7},
-                                                {"add_swa_attention_sink_bias", true},
-                                                {"add_full_attention_sink_bias", false},
-                                                {"moe_layer_freq", {0, 1}}})));
+      read_today(small("mimo_v2_flash", with_experts({{"v_head_dim", 2},
+                                                      {"hybrid_layer_pattern", {0, 1}},
+                                                      {"sliding_window", 16},
+                                                      {"swa_num_attention_heads", 8},
+                                                      {"swa_num_key_value_heads", 4},
+                                                      {"swa_head_dim", 5},
+                                                      {"swa_v_head_dim", 7},
+                                                      {"add_swa_attention_sink_bias", true},
+                                                      {"add_full_attention_sink_bias", false},
+                                                      {"moe_layer_freq", {0, 1}}})));
   // Queries 4 x 3, keys 2 x 3, values 2 x 2, the way out from 4 x 2.
   CHECK(attention_of(model, 0) == 10 * (12 + 6 + 4 + 8));
   // Queries 8 x 5, keys 4 x 5, values 4 x 7, the way out from 8 x 7, a sink a head.
@@ -129,7 +130,7 @@ TEST_CASE("MiMo-V2-Flash: heads, value sizes and sinks by kind of layer") {
 TEST_CASE(
     "Gemma 4: larger heads in full layers, values that are keys, experts beside a dense "
     "feed-forward") {
-  const Model model = read(
+  const Model model = read_today(
       small("gemma4_text", with_experts({{"layer_types", {"sliding_attention", "full_attention"}},
                                          {"sliding_window", 16},
                                          {"global_head_dim", 6},
@@ -148,17 +149,16 @@ TEST_CASE(
 }
 
 TEST_CASE("Gemma 4: shared keys, a wide feed-forward with them, an embedding for each layer") {
-  const Model model =
-      read(small("gemma4_text",
-                 {{"num_hidden_layers", 4},
-                  {"layer_types",
-                   {"sliding_attention", "full_attention", "sliding_attention", "full_attention"}},
-                  {"global_head_dim", 6},
-                  {"num_kv_shared_layers", 2},
-                  {"use_double_wide_mlp", true},
-                  {"tie_word_embeddings", true},
-                  {"hidden_size_per_layer_input", 5},
-                  {"vocab_size_per_layer_input", 50}}));
+  const Model model = read_today(small("gemma4_text", {{"num_hidden_layers", 4},
+                                                       {"layer_types",
+                                                        {"sliding_attention", "full_attention",
+                                                         "sliding_attention", "full_attention"}},
+                                                       {"global_head_dim", 6},
+                                                       {"num_kv_shared_layers", 2},
+                                                       {"use_double_wide_mlp", true},
+                                                       {"tie_word_embeddings", true},
+                                                       {"hidden_size_per_layer_input", 5},
+                                                       {"vocab_size_per_layer_input", 50}}));
   CHECK(attention_of(model, 1) == 10 * (24 + 12 + 12 + 24) + 2 * 6);
   CHECK(attention_of(model, 3) == 10 * (24 + 24) + 6);  // queries, their norm, the way out
   CHECK(model.layers[1].feed_forward.ffn == 6);
@@ -172,7 +172,7 @@ TEST_CASE("Gemma 4: shared keys, a wide feed-forward with them, an embedding for
 }
 
 TEST_CASE("Step-3.5: a gate a head, a shared expert by its width, other heads in sliding layers") {
-  const Model model = read(
+  const Model model = read_today(
       small("step3p5", {{"moe_num_experts", 8},
                         {"moe_top_k", 2},
                         {"moe_intermediate_size", 5},
@@ -194,27 +194,28 @@ TEST_CASE("Step-3.5: a gate a head, a shared expert by its width, other heads in
   CHECK(model.layers[1].feed_forward.shared_ffn == 4);
   CHECK(model.layers[1].feed_forward.routed_scaling == 3.0);
   CHECK(model.layers[1].feed_forward.selection_bias);
-  CHECK(complaint(small("step3p5", with_experts({{"moe_layers_enum", "1,x"}})))
+  CHECK(complaint_of(small("step3p5", with_experts({{"moe_layers_enum", "1,x"}})))
             .find("'moe_layers_enum' is '1,x'") != std::string::npos);
 }
 
 TEST_CASE("MiniMax-M3: an indexer of blocks in some layers, a width of the dense layers") {
-  const Model model = read(small("minimax_m3", with_experts({{"qk_norm_type", "per_head"},
-                                                             {"use_qk_norm", true},
-                                                             {"use_routing_bias", true},
-                                                             {"dense_intermediate_size", 9},
-                                                             {"shared_intermediate_size", 5},
-                                                             {"n_shared_experts", 1},
-                                                             {"moe_layer_freq", {0, 1}},
-                                                             {"num_mtp_modules", 7},
-                                                             {"num_nextn_predict_layers", 1},
-                                                             {"sparse_attention_config",
-                                                              {{"use_sparse_attention", true},
-                                                               {"sparse_attention_freq", {0, 1}},
-                                                               {"sparse_num_index_heads", 2},
-                                                               {"sparse_index_dim", 4},
-                                                               {"sparse_topk_blocks", 2},
-                                                               {"sparse_block_size", 8}}}})));
+  const Model model =
+      read_today(small("minimax_m3", with_experts({{"qk_norm_type", "per_head"},
+                                                   {"use_qk_norm", true},
+                                                   {"use_routing_bias", true},
+                                                   {"dense_intermediate_size", 9},
+                                                   {"shared_intermediate_size", 5},
+                                                   {"n_shared_experts", 1},
+                                                   {"moe_layer_freq", {0, 1}},
+                                                   {"num_mtp_modules", 7},
+                                                   {"num_nextn_predict_layers", 1},
+                                                   {"sparse_attention_config",
+                                                    {{"use_sparse_attention", true},
+                                                     {"sparse_attention_freq", {0, 1}},
+                                                     {"sparse_num_index_heads", 2},
+                                                     {"sparse_index_dim", 4},
+                                                     {"sparse_topk_blocks", 2},
+                                                     {"sparse_block_size", 8}}}})));
   CHECK(attention_of(model, 0) == 10 * (12 + 6 + 6 + 12) + 2 * 3);
   CHECK(attention_of(model, 1) == attention_of(model, 0) + 10 * 2 * 4 + 10 * 4 + 2 * 4);
   CHECK(model.layers[0].feed_forward.ffn == 9);
@@ -226,19 +227,19 @@ TEST_CASE("MiniMax-M3: an indexer of blocks in some layers, a width of the dense
 }
 
 TEST_CASE("MiniMax-M2: one norm over all heads when its config says so") {
-  const Model model = read(small("minimax_m2", {{"num_local_experts", 8},
-                                                {"num_experts_per_tok", 2},
-                                                {"use_qk_norm", true},
-                                                {"qk_norm_type", "per_layer"},
-                                                {"use_routing_bias", true},
-                                                {"use_mtp", true},
-                                                {"num_mtp_modules", 3},
-                                                {"mtp_transformer_layers", 1},
-                                                {"shared_intermediate_size", 0}}));
+  const Model model = read_today(small("minimax_m2", {{"num_local_experts", 8},
+                                                      {"num_experts_per_tok", 2},
+                                                      {"use_qk_norm", true},
+                                                      {"qk_norm_type", "per_layer"},
+                                                      {"use_routing_bias", true},
+                                                      {"use_mtp", true},
+                                                      {"num_mtp_modules", 3},
+                                                      {"mtp_transformer_layers", 1},
+                                                      {"shared_intermediate_size", 0}}));
   CHECK(attention_of(model, 0) == 10 * (12 + 6 + 6 + 12) + 12 + 6);
   CHECK(model.num_next_token_layers == 3);
   CHECK(model.layers[0].feed_forward.shared_ffn == 0);
-  CHECK(complaint(small("llama", {{"qk_norm_type", "odd"}})) ==
+  CHECK(complaint_of(small("llama", {{"qk_norm_type", "odd"}})) ==
         "c.json: 'qk_norm_type' is 'odd'; allowed: per_head, per_layer");
 }
 
@@ -256,7 +257,7 @@ TEST_CASE(
     config["n_group"] = config["topk_group"] = 1;
     config.update(more);
     std::string letters;
-    for (const Layer& layer : read(config).layers)
+    for (const Layer& layer : read_today(config).layers)
       letters += layer.attention.indexer.shared ? 'S' : 'F';
     return letters;
   };
@@ -269,12 +270,12 @@ TEST_CASE(
                  {"first_k_dense_replace", 0},
                  {"num_key_value_heads", 4},
                  {"indexer_types", {"full", "shared", "full", "shared"}}});
-  const Model model = read(config);
+  const Model model = read_today(config);
   CHECK(attention_of(model, 0) - attention_of(model, 1) == 7 * 2 * 4 + 10 * 4 + 2 * 4 + 10 * 2);
   CHECK(layer_token_flops(model, model.layers[1], 100).attention_scores ==
         doctest::Approx(2 * 4 * (5 + 4) * (8 - 64.0 / 200)));
   config["indexer_types"][0] = "shared";
-  CHECK(complaint(config).find("begins with a shared indexer") != std::string::npos);
+  CHECK(complaint_of(config).find("begins with a shared indexer") != std::string::npos);
 }
 
 TEST_CASE(
@@ -290,20 +291,20 @@ TEST_CASE(
                                      {"linear_conv_kernel_dim", 4},
                                      {"mlp_only_layers", Json::array()},
                                      {"layer_types", {"linear_attention", "full_attention"}}});
-  const Model model = read({{"model_type", "qwen3_5"},
-                            {"text_config", text},
-                            {"image_token_id", 7},
-                            {"vision_config",
-                             {{"depth", 2},
-                              {"hidden_size", 4},
-                              {"intermediate_size", 6},
-                              {"num_heads", 2},
-                              {"in_channels", 3},
-                              {"num_position_embeddings", 9},
-                              {"out_hidden_size", 10},
-                              {"patch_size", 2},
-                              {"spatial_merge_size", 2},
-                              {"temporal_patch_size", 2}}}});
+  const Model model = read_today({{"model_type", "qwen3_5"},
+                                  {"text_config", text},
+                                  {"image_token_id", 7},
+                                  {"vision_config",
+                                   {{"depth", 2},
+                                    {"hidden_size", 4},
+                                    {"intermediate_size", 6},
+                                    {"num_heads", 2},
+                                    {"in_channels", 3},
+                                    {"num_position_embeddings", 9},
+                                    {"out_hidden_size", 10},
+                                    {"patch_size", 2},
+                                    {"spatial_merge_size", 2},
+                                    {"temporal_patch_size", 2}}}});
   CHECK(model.ignored_keys.empty());
   CHECK(model.num_next_token_layers == 1);
   CHECK(model.layers[0].attention.kind == AttentionKind::kGatedDelta);
@@ -323,7 +324,7 @@ TEST_CASE("published sizes against transformers 5.23") {
                    {"rms_norm_eps", 1e-6},          {"use_qk_norm", true},
                    {"qk_norm_type", "per_layer"},   {"use_routing_bias", true},
                    {"shared_intermediate_size", 0}, {"tie_word_embeddings", false}};
-  CHECK(count_parameters(read(m2)).total() == 228'689'748'992);
+  CHECK(count_parameters(read_today(m2)).total() == 228'689'748'992);
   const Json step = {
       {"model_type", "step3p7"},       {"num_hidden_layers", 45},    {"hidden_size", 4096},
       {"num_attention_heads", 64},     {"num_key_value_heads", 8},   {"head_dim", 128},
@@ -331,7 +332,7 @@ TEST_CASE("published sizes against transformers 5.23") {
       {"first_k_dense_replace", 3},    {"num_experts", 288},         {"num_experts_per_tok", 8},
       {"moe_intermediate_size", 1280}, {"share_expert_dim", 1280},   {"n_shared_experts", 1},
       {"use_moe_router_bias", true},   {"rope_theta", 10000}};
-  CHECK(count_parameters(read(step)).total() == 195'844'496'640);
+  CHECK(count_parameters(read_today(step)).total() == 195'844'496'640);
 }
 
 TEST_CASE(
@@ -355,7 +356,7 @@ TEST_CASE(
                         {"num_hidden_layers", 27},
                         {"patch_size", 14},
                         {"vision_use_head", false}}}};
-  const Model model = read(gemma);
+  const Model model = read_today(gemma);
   CHECK(model.vocabulary == 262208);
   CHECK(model.ignored_keys.empty());
   CHECK(count_parameters(model).total() == 27'009'346'304);
@@ -364,34 +365,36 @@ TEST_CASE(
 
 TEST_CASE("a key to ignore is taken out by name or by path, and listed with what it held") {
   Json config = small("llama", {{"lora_rank", 8}, {"odd_size_per_layer", {1, 2}}});
-  CHECK(complaint(config).find("--ignore lora_rank reads the config without it") !=
+  CHECK(complaint_of(config).find("--ignore lora_rank reads the config without it") !=
         std::string::npos);
-  const Model model = read(config, {"lora_rank", "odd_size_per_layer", "absent"});
+  const Model model = read_today(config, {"lora_rank", "odd_size_per_layer", "absent"});
   CHECK(model.ignored_on_request ==
         std::vector<std::string>{"lora_rank: 8", "odd_size_per_layer: [1,2]"});
   CHECK(model.ignored_keys.empty());
   const Json wrapped = {{"model_type", "wrapper"}, {"text_config", config}};
-  CHECK(read(wrapped, {"text_config.lora_rank", "odd_size_per_layer"}).ignored_on_request ==
+  CHECK(read_today(wrapped, {"text_config.lora_rank", "odd_size_per_layer"}).ignored_on_request ==
         std::vector<std::string>{"text_config.lora_rank: 8",
                                  "text_config.odd_size_per_layer: [1,2]"});
-  CHECK_THROWS_AS(read(wrapped, {"vision_config.lora_rank", "odd_size_per_layer"}), InvalidInput);
+  CHECK_THROWS_AS(read_today(wrapped, {"vision_config.lora_rank", "odd_size_per_layer"}),
+                  InvalidInput);
 }
 
 TEST_CASE("sizes of one layer as transformers writes them, and one number of heads for each") {
-  const Model model = read(small(
+  const Model model = read_today(small(
       "llama", {{"per_layer_config", {{"1", {{"head_dim", 6}, {"num_key_value_heads", 4}}}}}}));
   CHECK(attention_of(model, 0) == 10 * (12 + 6 + 6 + 12));
   CHECK(attention_of(model, 1) == 10 * (24 + 24 + 24 + 24));
-  const Model listed = read(small("llama", {{"num_attention_heads_per_layer", {2, 6}}}));
+  const Model listed = read_today(small("llama", {{"num_attention_heads_per_layer", {2, 6}}}));
   CHECK(attention_of(listed, 1) == 10 * (18 + 6 + 6 + 18));
-  CHECK(complaint(small("llama",
-                        {{"per_layer_config", {{"2", {{"head_dim", 6}}}, {"0", {{"odd", 1}}}}}})) ==
+  CHECK(complaint_of(small(
+            "llama", {{"per_layer_config", {{"2", {{"head_dim", 6}}}, {"0", {{"odd", 1}}}}}})) ==
         "c.json: 'per_layer_config.2' names no layer; allowed: an integer from 0 to 1\n"
         "c.json: 'per_layer_config.0.odd' is not a known key");
 }
 
 TEST_CASE("no experts and none a token is a dense model") {
-  const Model model = read(small("llama", {{"num_local_experts", 0}, {"num_experts_per_tok", 0}}));
+  const Model model =
+      read_today(small("llama", {{"num_local_experts", 0}, {"num_experts_per_tok", 0}}));
   CHECK(model.num_moe_layers() == 0);
   CHECK(model.ignored_keys.empty());
 }

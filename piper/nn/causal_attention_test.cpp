@@ -1,18 +1,15 @@
 #include <doctest/doctest.h>
 #include <piper/nn/causal_attention.h>
 #include <piper/nn/tensor_ops.h>
+#include <testing/nn/numbers.h>
 
 namespace piper::nn {
 namespace {
 
-at::Tensor wave(at::IntArrayRef shape, double phase, at::ScalarType dtype) {
+at::Tensor unit_wave(at::IntArrayRef shape, double phase, at::ScalarType dtype) {
   int64_t n = 1;
   for (const int64_t s : shape) n *= s;
   return at::sin(at::arange(n, at::kDouble) * 12.9898 + phase).view(shape).to(dtype);
-}
-
-double difference(const at::Tensor& a, const at::Tensor& b) {
-  return (a - b).abs().max().item<double>();
 }
 
 TEST_CASE(
@@ -28,7 +25,7 @@ TEST_CASE(
       CAPTURE(c.length);
       // Heads last in memory, as the projections leave them.
       const auto make = [&, dt = dtype](int64_t heads, double phase) {
-        return wave({c.batch, c.length, heads, c.head_dim}, phase, dt).transpose(1, 2);
+        return unit_wave({c.batch, c.length, heads, c.head_dim}, phase, dt).transpose(1, 2);
       };
       const at::Tensor q = make(c.heads, 0), k = make(c.kv_heads, 1), v = make(c.kv_heads, 2),
                        g = make(c.heads, 3);
@@ -55,7 +52,7 @@ TEST_CASE("the steps of a ring are causal attention: outputs, log-sum-exps and g
         CAPTURE(composes);
         const int64_t batch = 2, part = 6, heads = 4, kv_heads = 2, head_dim = 8;
         const auto make = [&, dt = dtype](int64_t n, double phase) {
-          return wave({batch, 2 * ranks * part, n, head_dim}, phase, dt).transpose(1, 2);
+          return unit_wave({batch, 2 * ranks * part, n, head_dim}, phase, dt).transpose(1, 2);
         };
         const at::Tensor q = make(heads, 0), k = make(kv_heads, 1), v = make(kv_heads, 2),
                          g = make(heads, 3);

@@ -14,7 +14,7 @@ strategy::Strategy of_ranks(int64_t edp, int64_t compression) {
   return s;
 }
 
-at::Tensor wave(int64_t n, double phase, at::ScalarType dtype) {
+at::Tensor slow_wave(int64_t n, double phase, at::ScalarType dtype) {
   return at::sin(at::arange(n, at::kDouble) * 1.7 + phase).to(dtype);
 }
 
@@ -25,7 +25,7 @@ TEST_CASE("the farthest elements of every block are told as they are, others sta
     const auto bytes = static_cast<int64_t>(c10::elementSize(dtype));
     const strategy::ResidualCode code = strategy::residual_code(of_ranks(2, 8), 2 * 3 * 64, bytes);
     REQUIRE(code.block == 64);
-    const at::Tensor now = wave(192, 0, dtype), before = wave(192, 0.3, dtype),
+    const at::Tensor now = slow_wave(192, 0, dtype), before = slow_wave(192, 0.3, dtype),
                      told = before.clone();
     decode_residuals_(told, encode_residuals(now, told, code), code);
     const at::Tensor far = (now.to(at::kDouble) - before.to(at::kDouble)).abs().view({3, 64});
@@ -46,7 +46,7 @@ TEST_CASE("what stands still is known after as many messages as a block has part
   for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
     const strategy::ResidualCode code = strategy::residual_code(
         of_ranks(1, 50), 4 * 256, static_cast<int64_t>(c10::elementSize(dtype)));
-    const at::Tensor now = wave(1024, 1, dtype), told = at::zeros({1024}, dtype);
+    const at::Tensor now = slow_wave(1024, 1, dtype), told = at::zeros({1024}, dtype);
     const int64_t messages = (code.block + code.kept - 1) / code.kept;
     for (int64_t i = 0; i < messages; ++i)
       decode_residuals_(told, encode_residuals(now, told, code), code);
@@ -56,7 +56,7 @@ TEST_CASE("what stands still is known after as many messages as a block has part
 
 TEST_CASE("a long share is encoded in pieces as in one") {
   const strategy::ResidualCode code = strategy::residual_code(of_ranks(1, 20), int64_t{1} << 21, 4);
-  const at::Tensor now = wave(int64_t{1} << 21, 0, at::kFloat), told = at::zeros_like(now);
+  const at::Tensor now = slow_wave(int64_t{1} << 21, 0, at::kFloat), told = at::zeros_like(now);
   decode_residuals_(told, encode_residuals(now, told, code), code);
   const at::Tensor second = told.narrow(0, int64_t{3} << 19, code.block),
                    wanted = now.narrow(0, int64_t{3} << 19, code.block);

@@ -11,14 +11,14 @@
 namespace piper::nn {
 namespace {
 
-const Rank kRank(11);
+const Rank kGroupedRank(11);
 constexpr int64_t kExperts = 4, kHidden = 64, kFfn = 96, kRowsAnExpert = 50;
 
 using testing::Measured;
 
 template <class F>
-Measured measure(F f) {
-  return testing::measured_bytes(kRank, f);
+Measured measure_grouped(F f) {
+  return testing::measured_bytes(kGroupedRank, f);
 }
 
 struct Weights {
@@ -39,7 +39,7 @@ struct Weights {
 TEST_CASE("one product for all experts keeps and needs what cost predicts") {
   install_counting_allocator();
   at::globalContext().setUserEnabledMkldnn(false);
-  const AllocatingRank allocating(kRank);
+  const AllocatingRank allocating(kGroupedRank);
   for (const int64_t peers : {1, 2}) {
     CAPTURE(peers);
     const int64_t rows = kExperts * kRowsAnExpert;
@@ -73,7 +73,7 @@ TEST_CASE("one product for all experts keeps and needs what cost predicts") {
       Tape tape;
       at::Tensor out, gx;
       const Measured forward =
-          measure([&] { out = grouped_forward(weights.block, x, routing, &tape); });
+          measure_grouped([&] { out = grouped_forward(weights.block, x, routing, &tape); });
       check(forward.kept, bytes + of.tape);
       check(forward.peak, bytes + of.tape + of.forward_transient);
       ExpertsDeferred deferred;
@@ -82,12 +82,12 @@ TEST_CASE("one product for all experts keeps and needs what cost predicts") {
       };
       const auto own = [&] { grouped_weights_backward(weights.block, g, x, routing, deferred); };
       if (in_parts) {
-        const Measured first = measure(input), second = measure(own);
+        const Measured first = measure_grouped(input), second = measure_grouped(own);
         check(of.tape + first.kept, bytes + of.tape + of.deferred);
         check(of.tape + first.peak, bytes + of.tape + of.deferred + of.input_transient);
         check(of.tape + second.peak, of.tape + of.weights_transient);
       } else {
-        const Measured whole = measure([&] { input(), own(); });
+        const Measured whole = measure_grouped([&] { input(), own(); });
         check(of.tape + whole.peak, bytes + of.tape + of.backward_transient);
       }
     }

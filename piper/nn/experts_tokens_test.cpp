@@ -6,18 +6,18 @@
 namespace piper::nn {
 namespace {
 
-constexpr int64_t kExperts = 3, kHidden = 5, kFfn = 4;
+constexpr int64_t kTokenExperts = 3, kTokenHidden = 5, kTokenFfn = 4;
 
-struct Weights {
+struct TokenWeights {
   Weight gate_up, down;
   ExpertsBlock block;
-  Weights() {
+  TokenWeights() {
     const auto random = [](at::IntArrayRef shape) { return at::randn(shape, at::kDouble); };
-    gate_up.value = random({kExperts, 2 * kFfn, kHidden});
-    down.value = random({kExperts, kHidden, kFfn});
+    gate_up.value = random({kTokenExperts, 2 * kTokenFfn, kTokenHidden});
+    down.value = random({kTokenExperts, kTokenHidden, kTokenFfn});
     gate_up.gradient = at::zeros_like(gate_up.value);
     down.gradient = at::zeros_like(down.value);
-    block = {.local_experts = kExperts, .gate_up = &gate_up, .down = &down};
+    block = {.local_experts = kTokenExperts, .gate_up = &gate_up, .down = &down};
   }
 };
 
@@ -34,12 +34,12 @@ Routing some_routing() {
   return routing;
 }
 
-at::Tensor one_expert(const Weights& w, int64_t expert, const at::Tensor& x_D) {
+at::Tensor one_expert(const TokenWeights& w, int64_t expert, const at::Tensor& x_D) {
   const at::Tensor h = at::mv(w.gate_up.value[expert], x_D);
-  return at::mv(w.down.value[expert], at::silu(h.slice(0, 0, kFfn)) * h.slice(0, kFfn));
+  return at::mv(w.down.value[expert], at::silu(h.slice(0, 0, kTokenFfn)) * h.slice(0, kTokenFfn));
 }
 
-double loss(const Weights& w, const at::Tensor& x_UD, const at::Tensor& weights,
+double loss(const TokenWeights& w, const at::Tensor& x_UD, const at::Tensor& weights,
             const at::Tensor& seed_UD) {
   const int64_t expert[] = {0, 2, 2, 1, 2}, row[] = {0, 0, 1, 2, 2};
   double sum = 0;
@@ -57,10 +57,10 @@ TEST_CASE("rows find their copies, ascending") {
 
 TEST_CASE("tokens come back as the weighted sum of their experts, and gradients are its slopes") {
   at::manual_seed(3);
-  Weights w;
+  TokenWeights w;
   const Routing routing = some_routing();
-  at::Tensor x_UD = at::randn({3, kHidden}, at::kDouble);
-  const at::Tensor seed_UD = at::randn({3, kHidden}, at::kDouble);
+  at::Tensor x_UD = at::randn({3, kTokenHidden}, at::kDouble);
+  const at::Tensor seed_UD = at::randn({3, kTokenHidden}, at::kDouble);
   Tape tape;
   const at::Tensor out_UD = token_experts_forward(w.block, x_UD, routing, &tape);
   CHECK((out_UD * seed_UD).sum().item<double>() ==

@@ -2,6 +2,7 @@
 // loss and z-loss.
 #include <doctest/doctest.h>
 #include <piper/nn/gate.h>
+#include <testing/nn/numbers.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,13 +11,8 @@
 namespace piper::nn {
 namespace {
 
-constexpr int64_t kSequences = 2, kSequence = 7, kHidden = 5, kExperts = 6, kTopK = 3;
-
-at::Tensor wave(at::IntArrayRef shape, double phase) {
-  int64_t n = 1;
-  for (const int64_t s : shape) n *= s;
-  return (at::sin(at::arange(n, at::kDouble) * 12.9898 + phase) * 2).view(shape);
-}
+constexpr int64_t kGateSequences = 2, kGateSequence = 7, kGateHidden = 5, kGateExperts = 6,
+                  kGateTopK = 3;
 
 struct Setting {
   bool sigmoid = false, normalised = false;
@@ -47,12 +43,12 @@ at::Tensor keep(const Setting& s, const at::Tensor& chosen, const at::Tensor& we
   const at::Tensor kept = chosen.clone();
   if (s.capacity.factor == 0) return kept;
   const auto most = static_cast<size_t>(
-      std::ceil(s.capacity.factor * kSequence * kTopK / static_cast<double>(kExperts)));
-  for (int64_t b = 0; b < kSequences; ++b)
-    for (int64_t e = 0; e < kExperts; ++e) {
+      std::ceil(s.capacity.factor * kGateSequence * kGateTopK / static_cast<double>(kGateExperts)));
+  for (int64_t b = 0; b < kGateSequences; ++b)
+    for (int64_t e = 0; e < kGateExperts; ++e) {
       std::vector<int64_t> tokens;
       std::vector<double> of_tokens;
-      for (int64_t t = b * kSequence; t < (b + 1) * kSequence; ++t)
+      for (int64_t t = b * kGateSequence; t < (b + 1) * kGateSequence; ++t)
         if (chosen[t][e].item<bool>()) {
           tokens.push_back(t);
           of_tokens.push_back(
@@ -73,7 +69,7 @@ Plain plain_gate(const Setting& s, const at::Tensor& x1, const at::Tensor& norm,
   const at::Tensor xn = norm * x1 * at::rsqrt(x1.square().mean(-1, true) + 1e-6);
   const at::Tensor logits = at::matmul(xn, router.t());
   const at::Tensor p = s.sigmoid ? at::sigmoid(logits) : at::softmax(logits, -1);
-  const at::Tensor best = std::get<1>(at::topk(p.detach(), kTopK, -1));
+  const at::Tensor best = std::get<1>(at::topk(p.detach(), kGateTopK, -1));
   const at::Tensor chosen = at::zeros_like(p, at::kBool).scatter(1, best, true);
   at::Tensor weights = p * chosen;
   if (s.normalised) weights = weights / weights.sum(-1, true);
@@ -87,29 +83,24 @@ Plain plain_gate(const Setting& s, const at::Tensor& x1, const at::Tensor& norm,
   plain.weights = weights.index({plain.token, plain.expert});
   const at::Tensor share = p / p.sum(-1, true);
   const at::Tensor fraction =
-      chosen.view({kSequences, kSequence, kExperts}).sum(1).to(at::kDouble) /
-      static_cast<double>(kSequence * kTopK);
-  const at::Tensor mean = share.view({kSequences, kSequence, kExperts}).mean(1);
-  plain.auxiliary = s.auxiliary * static_cast<double>(kExperts) * (fraction * mean).sum();
+      chosen.view({kGateSequences, kGateSequence, kGateExperts}).sum(1).to(at::kDouble) /
+      static_cast<double>(kGateSequence * kGateTopK);
+  const at::Tensor mean = share.view({kGateSequences, kGateSequence, kGateExperts}).mean(1);
+  plain.auxiliary = s.auxiliary * static_cast<double>(kGateExperts) * (fraction * mean).sum();
   const at::Tensor lse = logits.exp().sum(-1).log();
-  plain.z_loss = s.z_loss * lse.square().view({kSequences, kSequence}).mean(1).sum();
+  plain.z_loss = s.z_loss * lse.square().view({kGateSequences, kGateSequence}).mean(1).sum();
   return plain;
 }
 
 Weight weight_of(const at::Tensor& value) { return {value.clone(), at::zeros_like(value)}; }
 
-double difference(const at::Tensor& a, const at::Tensor& b) {
-  REQUIRE(a.sizes() == b.sizes());
-  return (a - b).abs().max().item<double>();
-}
-
 struct Inputs {
-  at::Tensor x1 = wave({kSequences * kSequence, kHidden}, 0), norm = wave({kHidden}, 1) + 3,
-             router = wave({kExperts, kHidden}, 2);
+  at::Tensor x1 = wave({kGateSequences * kGateSequence, kGateHidden}, 0),
+             norm = wave({kGateHidden}, 1) + 3, router = wave({kGateExperts, kGateHidden}, 2);
 };
 
 GateBlock block_of(const Setting& s, Weight& norm, Weight& router) {
-  return {.top_k = kTopK,
+  return {.top_k = kGateTopK,
           .normalised = s.normalised,
           .sigmoid = s.sigmoid,
           .scaling = 1.5,
@@ -137,7 +128,7 @@ int64_t check(const Setting& s) {
   GateBlock block = block_of(s, norm_weight, router_weight);
   Routing routing;
   Tape tape;
-  const GateOutput out = gate_forward(block, in.x1, {}, kSequence, {&routing, 1}, &tape);
+  const GateOutput out = gate_forward(block, in.x1, {}, kGateSequence, {&routing, 1}, &tape);
   CHECK(at::equal(routing.token.to(at::kLong), plain.token));
   CHECK(difference(out.rows.front(), plain.rows.detach()) < 1e-12);
   CHECK(difference(routing.weights, plain.weights.detach()) < 1e-12);
@@ -151,7 +142,7 @@ int64_t check(const Setting& s) {
   CHECK(difference(router_weight.gradient, router.grad()) < 1e-9);
   const auto kept = std::accumulate(routing.counts.begin(), routing.counts.end(), int64_t{0});
   const auto chosen = std::accumulate(out.chosen.begin(), out.chosen.end(), int64_t{0});
-  CHECK(chosen == kSequences * kSequence * kTopK);
+  CHECK(chosen == kGateSequences * kGateSequence * kGateTopK);
   CHECK(routing.position.ge(0).sum().item<int64_t>() == kept);
   return chosen - kept;
 }
@@ -177,19 +168,19 @@ TEST_CASE("the gate equals autograd of a plain one, whatever its scores, drops a
 TEST_CASE("sigmoid scores that round to 1 keep the z-loss's gradient") {
   Inputs in;
   Setting s{.sigmoid = true, .z_loss = 0.3};
-  in.router.select(0, 2).copy_(wave({kHidden}, 0) *
+  in.router.select(0, 2).copy_(wave({kGateHidden}, 0) *
                                1e3);  // of some tokens a logit in the thousands
   Weight norm = weight_of(in.norm), router = weight_of(in.router);
   GateBlock block = block_of(s, norm, router);
   Routing routing;
   Tape tape;
-  const GateOutput out = gate_forward(block, in.x1, {}, kSequence, {&routing, 1}, &tape);
+  const GateOutput out = gate_forward(block, in.x1, {}, kGateSequence, {&routing, 1}, &tape);
   gate_backward(block, {at::zeros_like(out.rows.front())}, {at::zeros_like(routing.weights)},
                 at::zeros_like(in.x1), in.x1, {&routing}, tape);
   const at::Tensor leaf = in.router.clone().set_requires_grad(true);
   const at::Tensor xn = in.norm * in.x1 * at::rsqrt(in.x1.square().mean(-1, true) + 1e-6);
   const at::Tensor loss =
-      0.3 / kSequence * at::logsumexp(at::matmul(xn, leaf.t()), -1).square().sum();
+      0.3 / kGateSequence * at::logsumexp(at::matmul(xn, leaf.t()), -1).square().sum();
   loss.backward();
   CHECK(out.z_loss.read() == doctest::Approx(loss.item<double>()));
   CHECK(difference(router.gradient, leaf.grad()) < 1e-9 * leaf.grad().abs().max().item<double>());
@@ -204,8 +195,8 @@ TEST_CASE("without a tape the rows and what is dropped are the same, and nothing
     GateBlock block = block_of(s, norm, router);
     Routing first, again;
     Tape tape;
-    const GateOutput without = gate_forward(block, in.x1, {}, kSequence, {&first, 1}, nullptr),
-                     with = gate_forward(block, in.x1, {}, kSequence, {&again, 1}, &tape);
+    const GateOutput without = gate_forward(block, in.x1, {}, kGateSequence, {&first, 1}, nullptr),
+                     with = gate_forward(block, in.x1, {}, kGateSequence, {&again, 1}, &tape);
     CHECK(at::equal(without.rows.front(), with.rows.front()));
     CHECK(at::equal(first.position, again.position));
     CHECK(at::equal(first.weights, again.weights));

@@ -56,7 +56,7 @@ TEST_CASE("sizes belong to the nearest measured ones") {
 
 TEST_CASE("products follow the choice, class by class, and agree with each other") {
   if (!has_onednn() || std::getenv("PIPER_PRODUCTS") != nullptr) {  // NOLINT(concurrency-mt-unsafe)
-    return testing::skip_case("one library alone does the products here");
+    return piper::testing::skip_case("one library alone does the products here");
   }
   at::manual_seed(5);
   const at::Tensor x = at::randn({130, 96}), w = at::randn({260, 96}), gy = at::randn({130, 260});

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/nn/tensor_ops.h>
 #include <piper/strategy/token_chunk.h>
+#include <testing/nn/numbers.h>
 
 #include <cmath>
 #include <span>
@@ -9,16 +10,6 @@
 
 namespace piper::nn {
 namespace {
-
-at::Tensor wave(at::IntArrayRef shape, double phase, at::ScalarType dtype) {
-  int64_t n = 1;
-  for (const int64_t s : shape) n *= s;
-  return (at::sin(at::arange(n, at::kDouble) * 12.9898 + phase) * 2).view(shape).to(dtype);
-}
-
-double difference(const at::Tensor& a, const at::Tensor& b) {
-  return (a - b).abs().max().item<double>();
-}
 
 // Both precisions, with what the kernels may differ by from the composition.
 template <class F>

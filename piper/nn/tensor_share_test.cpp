@@ -67,11 +67,11 @@ const Block kNet{
       return s.dense_mlp_backward(0, g, x, tape);
     }};
 
-double difference(const at::Tensor& a, const at::Tensor& b) {
+double relative_difference(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).abs().max().item<double>() / (1e-30 + b.abs().max().item<double>());
 }
 
-void check_parts(const model::Model& model, const Block& block, int64_t ranks) {
+void check_share(const model::Model& model, const Block& block, int64_t ranks) {
   CAPTURE(model.family);
   CAPTURE(ranks);
   const at::Tensor x = random(model, "x"), g = random(model, "g");
@@ -103,29 +103,29 @@ void check_parts(const model::Model& model, const Block& block, int64_t ranks) {
     }
   }
   CHECK(cuts);
-  CHECK(difference(sum, out) < 1e-12);
-  CHECK(difference(g_sum, gx) < 1e-12);
+  CHECK(relative_difference(sum, out) < 1e-12);
+  CHECK(relative_difference(g_sum, gx) < 1e-12);
   CHECK(found.size() == expected.size());
   for (const auto& [name, gradient] : expected) {
     CAPTURE(name);
-    CHECK(difference(found[name], gradient) < 1e-11);
+    CHECK(relative_difference(found[name], gradient) < 1e-11);
   }
 }
 
 TEST_CASE(
     "attention over 2 and 4 ranks, also with fewer key heads than ranks, adds up to the whole") {
   for (const int64_t ranks : {2, 4}) {
-    check_parts(tiny_model("mixtral"), kAttention, ranks);
-    check_parts(tiny_model("qwen3_moe"), kAttention, ranks);
-    check_parts(with_biases(tiny_model("mixtral")), kAttention, ranks);
-    check_parts(tiny_model("deepseek_v3"), kAttention, ranks);
+    check_share(tiny_model("mixtral"), kAttention, ranks);
+    check_share(tiny_model("qwen3_moe"), kAttention, ranks);
+    check_share(with_biases(tiny_model("mixtral")), kAttention, ranks);
+    check_share(tiny_model("deepseek_v3"), kAttention, ranks);
   }
 }
 
 TEST_CASE("a dense net over 2 and 4 ranks adds up to the whole") {
   model::Model model = tiny_model("llama");
   for (model::Layer& layer : model.layers) layer.feed_forward.ffn = 12;
-  for (const int64_t ranks : {2, 4}) check_parts(model, kNet, ranks);
+  for (const int64_t ranks : {2, 4}) check_share(model, kNet, ranks);
 }
 
 TEST_CASE("tokens are dealt in order") {

@@ -23,7 +23,8 @@ double seconds(const Slots& slots, std::span<const RankGroup> groups, const Rank
 }
 
 // The cheapest of all orders: ranks of a node change nothing among themselves.
-double brute_force(const Slots& slots, std::span<const RankGroup> groups, int32_t num_ranks) {
+double brute_force_of_groups(const Slots& slots, std::span<const RankGroup> groups,
+                             int32_t num_ranks) {
   std::vector<int32_t> node_of_slot =
       slots.unit.empty() ? std::vector<int32_t>(slots.node.size()) : slots.unit[0];
   double best = INFINITY;
@@ -89,7 +90,7 @@ TEST_CASE("small cases are placed as well as the best of all orders") {
     CAPTURE(trial);
     const Case c = any_case(random, 8);
     const Slots slots = slots_of(c.allocation);
-    const double best = brute_force(slots, c.groups, c.num_ranks);
+    const double best = brute_force_of_groups(slots, c.groups, c.num_ranks);
     const Placing placing = place_ranks(slots, c.groups, c.num_ranks);
     check_sound(slots, placing, c.num_ranks);
     CHECK(placing.seconds == doctest::Approx(best).epsilon(1e-9));

@@ -14,7 +14,8 @@ namespace {
 
 using cost::near;
 
-strategy::Strategy strategy_of(const model::Model& model, int64_t pp, int64_t ep, int64_t dp) {
+strategy::Strategy strategy_of_stages(const model::Model& model, int64_t pp, int64_t ep,
+                                      int64_t dp) {
   strategy::Strategy s;
   s.mesh = {.pp = pp, .ep = ep, .dp = dp};
   s.layers_per_stage = strategy::even_split(model.num_layers(), pp);
@@ -51,7 +52,7 @@ TEST_CASE(
     "on a machine as assumed nothing changes; torn groups cost what they expose, placed ones "
     "less") {
   model::Model model = model::load_model("piper-10m");
-  const strategy::Strategy s = strategy_of(model, 1, 8, 24);
+  const strategy::Strategy s = strategy_of_stages(model, 1, 8, 24);
   const ExposedSeconds exposed{.exchange = 1};
   const auto place = [&](const std::vector<std::vector<int>>& paths) {
     const cluster::Allocation allocation =
@@ -69,7 +70,7 @@ TEST_CASE(
   CHECK(std::ranges::is_permutation(torn.placing.ranks, whole.placing.ranks));
   // Nothing exposed, nothing lost.
   const cluster::Allocation any = example_places::allocation({{0, 0}, {1, 1}, {0, 0}}, {4, 4, 4});
-  CHECK(place_step(any, slots_of(any), model, strategy_of(model, 1, 4, 12), {}, 3).seconds ==
+  CHECK(place_step(any, slots_of(any), model, strategy_of_stages(model, 1, 4, 12), {}, 3).seconds ==
         near(3));
 }
 
@@ -101,7 +102,7 @@ TEST_CASE("a placed step is never longer than as given or as placed by bytes, wh
                                 fmt::format("c{}", job.switches[n] / 2)};
       }
       const cluster::Allocation allocation = cluster::allocate(machine, names, groups, job.slots);
-      strategy::Strategy s = strategy_of(model, pp, ep, 64 / pp);
+      strategy::Strategy s = strategy_of_stages(model, pp, ep, 64 / pp);
       s.num_micro_batches = pp;
       s.global_batch_sequences = pp * s.mesh.dp;
       s.all_to_all = strategy::AllToAll::kNodeAware;

@@ -20,13 +20,13 @@ namespace {
 
 using collective::TokenRoutes;
 
-struct Case {
+struct DedupCase {
   int64_t members = 0, tokens = 0, row_bytes = 0, pieces = 1;
   model::FeedForward layer;
 };
 
 // Routers that favour no expert.
-std::vector<TokenRoutes> draw(const Case& c, std::mt19937& random) {
+std::vector<TokenRoutes> draw_routes(const DedupCase& c, std::mt19937& random) {
   const int64_t held = c.layer.num_experts / c.members;
   std::vector<int64_t> experts(static_cast<size_t>(c.layer.num_experts));
   std::iota(experts.begin(), experts.end(), 0);
@@ -68,8 +68,8 @@ double busiest(const sim::SimulatedFlows& simulated, const sim::Fabric& fabric) 
   return most;
 }
 
-Simulated simulate(const Case& c, const std::vector<TokenRoutes>& routes, const sim::Fabric& fabric,
-                   const collective::Topology& topology) {
+Simulated simulate(const DedupCase& c, const std::vector<TokenRoutes>& routes,
+                   const sim::Fabric& fabric, const collective::Topology& topology) {
   const collective::Units units(topology, 0);
   double scratch[2] = {0, 0};
   const auto steps = [&](int64_t me, bool dispatches) {
@@ -102,8 +102,8 @@ Simulated simulate(const Case& c, const std::vector<TokenRoutes>& routes, const 
   return simulated;
 }
 
-Case random_case(int64_t members, std::mt19937& random) {
-  Case c{.members = members};
+DedupCase random_case(int64_t members, std::mt19937& random) {
+  DedupCase c{.members = members};
   c.layer.top_k = int64_t{2} << random() % 3;
   c.layer.num_experts =
       c.members * std::max<int64_t>(int64_t{1} << random() % 3, c.layer.top_k / c.members + 1);
@@ -117,7 +117,8 @@ Case random_case(int64_t members, std::mt19937& random) {
 // By random routings on random machines. What its choice of pieces costs is printed, not asserted:
 // it is no better than never to cut (docs/collectives.md).
 TEST_CASE(
-    "tokens that cross once: the closed form is not below what ports need; scratch is the draw's") {
+    "tokens that cross once: the closed form is not below what ports need; scratch is the "
+    "draw's") {
   std::mt19937 random(20261122);
   Regret behind, uncut;  // the best simulated one
   double worst_scratch = 0;
@@ -127,8 +128,8 @@ TEST_CASE(
     const sim::Placement placement =
         sim::packed(cluster, std::min(int64_t{1} << random() % 4, most));
     if (std::ssize(placement.device) > 32) continue;
-    Case c = random_case(std::ssize(placement.device), random);
-    const std::vector<TokenRoutes> routes = draw(c, random);
+    DedupCase c = random_case(std::ssize(placement.device), random);
+    const std::vector<TokenRoutes> routes = draw_routes(c, random);
     const cost::ExchangeSite site(cluster, {.size = c.members});
     const int64_t all = c.tokens * c.row_bytes;
     const cost::ExchangeLoad load{

@@ -14,7 +14,7 @@ namespace {
 using strategy::AllToAll;
 
 // Nodes of ranks behind NICs, in groups; inner links `inner` times as fast as a NIC.
-struct Machine {
+struct ExchangeMachine {
   int64_t nodes, ranks, nics;
   double inner, latency_seconds;
   collective::Topology topology() const { return collective::even_nodes(nodes, ranks, nics); }
@@ -55,9 +55,9 @@ TEST_CASE("the choice is within 5 % of the best configuration of a finer grid, o
   const int64_t kCases = testing::repetitions({.usual = 150, .full = 500});
   for (int64_t i = 0; i < kCases; ++i) {
     const auto ranks = static_cast<int64_t>(one_of({1, 2, 4}));
-    const Machine machine{static_cast<int64_t>(one_of({1, 2, 3, 4, 6})), ranks,
-                          std::min(ranks, static_cast<int64_t>(one_of({1, 2, 4}))),
-                          one_of({2, 4, 8}), one_of({1e-6, 5e-6, 20e-6})};
+    const ExchangeMachine machine{static_cast<int64_t>(one_of({1, 2, 3, 4, 6})), ranks,
+                                  std::min(ranks, static_cast<int64_t>(one_of({1, 2, 4}))),
+                                  one_of({2, 4, 8}), one_of({1e-6, 5e-6, 20e-6})};
     const auto bytes = static_cast<int64_t>(std::exp2(4 + static_cast<int>(generator() % 17)));
     const collective::CountOf count = pattern(bytes, generator() % 2 == 0, generator() % 16);
     const sim::Fabric fabric = machine.fabric();
@@ -81,7 +81,7 @@ TEST_CASE("the choice is within 5 % of the best configuration of a finer grid, o
 }
 
 TEST_CASE("small messages go by way of few, large ones straight or in pieces") {
-  const Machine machine{8, 4, 1, 8, 20e-6};
+  const ExchangeMachine machine{8, 4, 1, 8, 20e-6};
   const auto best = [&](int64_t bytes) {
     return choose_exchange(machine.fabric(), machine.topology(), pattern(bytes, false, 0)).best();
   };

@@ -20,14 +20,14 @@
 namespace piper::plan {
 namespace {
 
-struct Case {
+struct LargeCase {
   cluster::Cluster cluster;
   cost::Group group;
   double bytes = 0, hot = 1;
 };
 
-Case random_case(std::mt19937& random, std::span<const int64_t> sizes, bool is_hot) {
-  Case c{.cluster = random_cluster(random), .group = {}};
+LargeCase random_large_case(std::mt19937& random, std::span<const int64_t> sizes, bool is_hot) {
+  LargeCase c{.cluster = random_cluster(random), .group = {}};
   c.cluster.levels[2].num_members = 512;
   c.group.size = sizes[random() % sizes.size()];
   c.group.stride = std::min(c.cluster.devices_per_node(), int64_t{1} << random() % 3);
@@ -46,7 +46,7 @@ struct Gaps {
   Regret closed, picked;
   double slowest = 0;  // seconds of a pick
 
-  void add(const Case& c) {
+  void add(const LargeCase& c) {
     const auto n = static_cast<double>(c.group.size);
     const auto count = [&](int64_t, int64_t to) {
       return std::llround((to == 0 ? c.hot : (n - c.hot) / (n - 1)) * c.bytes);
@@ -74,7 +74,7 @@ struct Gaps {
 void grid(std::span<const int64_t> sizes, int num, bool is_hot) {
   std::mt19937 random(20261122);
   Gaps gaps;
-  for (int i = 0; i < num; ++i) gaps.add(random_case(random, sizes, is_hot));
+  for (int i = 0; i < num; ++i) gaps.add(random_large_case(random, sizes, is_hot));
   MESSAGE(fmt::format("{} to {} ranks, {}: closed form {}; picked {}, in at most {:.0f} ms",
                       sizes.front(), sizes.back(), is_hot ? "one hot" : "even", text(gaps.closed),
                       text(gaps.picked), 1e3 * gaps.slowest));

@@ -7,8 +7,8 @@
 namespace piper::plan {
 namespace {
 
-struct World : ExampleWorld {
-  explicit World(const char* name) : ExampleWorld(name) { cluster = extended(cluster); }
+struct FewestWorld : ExampleWorld {
+  explicit FewestWorld(const char* name) : ExampleWorld(name) { cluster = extended(cluster); }
   Request request(int64_t devices, int64_t batch) const {
     Request r = ExampleWorld::request(devices, batch);
     r.num_kept = 16;
@@ -23,7 +23,7 @@ TEST_CASE("nothing needs less memory than the least: every strategy of the space
     for (const int64_t devices : {2, 8}) {
       CAPTURE(name);
       CAPTURE(devices);
-      const World world(name);
+      const FewestWorld world(name);
       Request request = world.request(devices, 2 * devices);
       const double least = least_memory(request).estimate.peak_bytes;
       request.memory_limit_bytes = 0;
@@ -36,7 +36,7 @@ TEST_CASE("nothing needs less memory than the least: every strategy of the space
 }
 
 TEST_CASE("the fewest devices are those that trying one count after the other finds") {
-  const World world("mixtral-8x22b");
+  const FewestWorld world("mixtral-8x22b");
   const auto request_of = [&](int64_t n) {
     Request request = world.request(n, 4 * n);
     request.fixed.zero = 1;
@@ -60,7 +60,7 @@ TEST_CASE("the fewest devices are those that trying one count after the other fi
 }
 
 TEST_CASE("a trainer that keeps less with the host is asked for pipelines, too") {
-  World world("mixtral-8x7b");
+  FewestWorld world("mixtral-8x7b");
   for (const char* trainer : {"megatron", "megatron-2021"}) {
     CAPTURE(trainer);
     world.trainer = cost::load_trainer(trainer);
@@ -76,7 +76,7 @@ TEST_CASE("a trainer that keeps less with the host is asked for pipelines, too")
 }
 
 TEST_CASE("a number of devices that no step of the walk names is found: 61 stages of 8 are 488") {
-  const World world("deepseek-v3");
+  const FewestWorld world("deepseek-v3");
   const auto request_of = [&](int64_t n) {
     Request request = world.request(n, n);
     request.fixed.pp = 61;
@@ -90,7 +90,7 @@ TEST_CASE("a number of devices that no step of the walk names is found: 61 stage
 }
 
 TEST_CASE("fewer devices fit where more do not, when the experts divide by the fewer alone") {
-  World world("deepseek-v2");  // 160 experts
+  FewestWorld world("deepseek-v2");  // 160 experts
   const auto request_of = [&](int64_t n) {
     Request request = world.request(n, n);
     request.fixed.offload = strategy::Offload::kNone;
@@ -106,7 +106,7 @@ TEST_CASE("fewer devices fit where more do not, when the experts divide by the f
 }
 
 TEST_CASE("a refusal names what the user fixed and how many numbers were tried, no offload") {
-  World world("deepseek-v3");
+  FewestWorld world("deepseek-v3");
   const auto request_of = [&](int64_t n) {
     Request request = world.request(n, n);
     request.fixed.pp = 62;
@@ -124,7 +124,7 @@ TEST_CASE("a refusal names what the user fixed and how many numbers were tried, 
 }
 
 TEST_CASE("activations leave only where there is a pipeline") {
-  const World world("mixtral-8x7b");
+  const FewestWorld world("mixtral-8x7b");
   Request request = world.request(16, 64);
   request.fixed.offload = strategy::Offload::kActivations;
   const Plan plan = search(request);

@@ -18,8 +18,8 @@ using strategy::MoeSchedule;
 using strategy::Strategy;
 
 // Eight ranks whose exact costs are known; by default computing and messages cost about the same.
-struct World {
-  World() {
+struct AxisWorld {
+  AxisWorld() {
     model = cost::example::mixture(2);
     model.hidden = 256;
     for (model::Layer& layer : model.layers) {
@@ -63,7 +63,7 @@ struct World {
   }
 };
 
-Strategy chosen(const World& world, Strategy s, const FixedAxes& fixed = {}) {
+Strategy chosen(const AxisWorld& world, Strategy s, const FixedAxes& fixed = {}) {
   REQUIRE(choose_moe_schedule(*world.estimator(), fixed, s, 1));
   return s;
 }
@@ -71,7 +71,7 @@ Strategy chosen(const World& world, Strategy s, const FixedAxes& fixed = {}) {
 }  // namespace
 
 TEST_CASE("messages that cost nothing to begin are cut, those that cost nothing else are not") {
-  World world;
+  AxisWorld world;
   const Strategy s = world.strategy(8, 1, false);
   world.cluster.levels[0].link = {0, 2e9};
   CHECK(chosen(world, s).moe_schedule == MoeSchedule::kChunked);
@@ -83,7 +83,7 @@ TEST_CASE("messages that cost nothing to begin are cut, those that cost nothing 
 }
 
 TEST_CASE("of ranks that hold the same tokens only one sends each where links are slow") {
-  World world;
+  AxisWorld world;
   world.cluster.levels = {{.name = "node", .num_members = 4, .link = {1e-6, 100e9}},
                           {.name = "group", .num_members = 2, .link = {1e-6, 0.5e9}}};
   const Strategy s = chosen(world, world.strategy(2, 4, false));
@@ -94,7 +94,7 @@ TEST_CASE("of ranks that hold the same tokens only one sends each where links ar
 }
 
 TEST_CASE("what is fixed is kept, and what no mesh allows is refused in one line") {
-  World world;
+  AxisWorld world;
   Request r = world.request();
   r.fixed.moe_schedule = MoeSchedule::kChunked;
   r.fixed.moe_chunks = 4;
@@ -115,7 +115,7 @@ TEST_CASE("what is fixed is kept, and what no mesh allows is refused in one line
 }
 
 TEST_CASE("an order of tokens that ranks hold alike is searched where they hold them alike") {
-  const World world;
+  const AxisWorld world;
   for (const MoeSchedule schedule : strategy::kMoeSchedules) {
     if (!strategy::runs(schedule) || !strategy::needs_replicated_tokens(schedule)) continue;
     CAPTURE(strategy::name(schedule));
@@ -133,7 +133,7 @@ TEST_CASE("an order of tokens that ranks hold alike is searched where they hold 
 }
 
 TEST_CASE("a search with the axis finds nothing slower than one without, and all of it runs") {
-  const World world;
+  const AxisWorld world;
   Request r = world.request();
   const Plan with = search(r);
   r.fixed.moe_schedule = MoeSchedule::kPlain;
@@ -157,7 +157,7 @@ TEST_CASE("no schedule and count that is allowed is simulated to be much faster 
     return all[static_cast<size_t>(random.uniform() * static_cast<double>(all.size()))];
   };
   for (int64_t i = 0; i < num_cases; ++i) {
-    World world;
+    AxisWorld world;
     world.cluster.levels = {
         {.name = "node", .num_members = 4, .link = {one_of(1e-7, 1e-6, 5e-6), 100e9}},
         {.name = "group",
@@ -197,7 +197,7 @@ TEST_CASE("the choice is the simulated best, or as good") {
   double regret = 0, priced_regret = 0;
   cost::Random random({2026, 11});
   for (int64_t i = 0; i < num_cases; ++i) {
-    World world;
+    AxisWorld world;
     const auto between = [&](double low, double high) {
       return low * std::pow(high / low, random.uniform());
     };

@@ -19,7 +19,7 @@ Candidate candidate(double seconds, double gib, int64_t ep, int64_t etp = 1) {
 }
 
 // Which of the list comes first.
-size_t best_of(const std::vector<Candidate>& list) {
+size_t best_ranked(const std::vector<Candidate>& list) {
   const ExampleWorld world;
   const Request request = world.request(64, 256);
   Plan plan;
@@ -35,17 +35,17 @@ size_t best_of(const std::vector<Candidate>& list) {
 }  // namespace
 
 TEST_CASE("of strategies within one percent the one with two GiB less is the best") {
-  CHECK(best_of({candidate(10, 70, 8), candidate(10.09, 67, 8)}) == 1);
-  CHECK(best_of({candidate(10, 70, 8), candidate(10.11, 20, 8)}) == 0);  // too slow
+  CHECK(best_ranked({candidate(10, 70, 8), candidate(10.09, 67, 8)}) == 1);
+  CHECK(best_ranked({candidate(10, 70, 8), candidate(10.11, 20, 8)}) == 0);  // too slow
   // Of one step of memory the smaller ep, else the faster.
-  CHECK(best_of({candidate(10, 69.9, 8), candidate(10.05, 69.1, 4)}) == 1);
-  CHECK(best_of({candidate(10, 69.9, 4), candidate(10.05, 69.1, 4)}) == 0);
-  CHECK(best_of({candidate(10, 69.9, 4), candidate(10.05, 69.1, 8)}) == 0);
+  CHECK(best_ranked({candidate(10, 69.9, 8), candidate(10.05, 69.1, 4)}) == 1);
+  CHECK(best_ranked({candidate(10, 69.9, 4), candidate(10.05, 69.1, 4)}) == 0);
+  CHECK(best_ranked({candidate(10, 69.9, 4), candidate(10.05, 69.1, 8)}) == 0);
 }
 
 TEST_CASE("of equals the exchange that spans fewer nodes is the best") {
   // Eight devices a node: 8 ranks of experts whose matrices four ranks share lie on four nodes.
-  CHECK(best_of({candidate(10, 60, 8, 4), candidate(10.01, 60, 8)}) == 1);
+  CHECK(best_ranked({candidate(10, 60, 8, 4), candidate(10.01, 60, 8)}) == 1);
   const ExampleWorld world;
   REQUIRE(world.cluster.devices_per_node() == 8);
   CHECK(nodes_of_exchange(candidate(1, 1, 8, 4).strategy, world.cluster) == 4);

@@ -16,8 +16,8 @@ namespace {
 using strategy::Strategy;
 
 // A run in virtual time: two nodes of two devices, whose links are alike at first.
-struct World {
-  World() {
+struct ReplannedWorld {
+  ReplannedWorld() {
     model = cost::example::mixture(8);
     model.hidden = 256;
     model.vocabulary = 512;
@@ -52,7 +52,7 @@ struct World {
 };
 
 // What a run on the machine as described begins with.
-const Strategy& best_of(const World& world) {
+const Strategy& best_of(const ReplannedWorld& world) {
   static const Strategy best = [&] {
     Plan plan = search(world.request());
     simulate_ranked(world.request(), plan);
@@ -72,7 +72,7 @@ struct Truth {
 // Executes one strategy on it, step by step.
 class VirtualRun {
  public:
-  VirtualRun(const World& world, const Truth& truth, const Strategy& strategy)
+  VirtualRun(const ReplannedWorld& world, const Truth& truth, const Strategy& strategy)
       : truth_(truth),
         cluster_(with_bandwidth(cluster::slowed(world.cluster, 1, truth.links), truth.bandwidth)),
         step_(schedule::write_step(world.model, strategy)),
@@ -106,8 +106,8 @@ class VirtualRun {
 constexpr int64_t kWithin = 20;  // steps
 
 // The first proposal of a run that begins well and whose machine is `truth` from step 10 on.
-std::optional<Replanned> proposed(const World& world, const Strategy& present, const Truth& truth,
-                                  int64_t num_steps) {
+std::optional<Replanned> proposed(const ReplannedWorld& world, const Strategy& present,
+                                  const Truth& truth, int64_t num_steps) {
   const Request request = world.request();
   const VirtualRun calm(world, {}, present), changed(world, truth, present);
   Replanner replanner(request, calm.step(), present, {.kind = Replan::kAsk}, 1e-3);
@@ -125,7 +125,7 @@ std::optional<Replanned> proposed(const World& world, const Strategy& present, c
 }
 
 // It is as fast there as was promised, and the run would be as slow as was said.
-void check_kept(const World& world, const Strategy& present, const Truth& truth,
+void check_kept(const ReplannedWorld& world, const Strategy& present, const Truth& truth,
                 const Replanned& found) {
   const double before = VirtualRun(world, truth, present).simulate(0).seconds;
   const double after = VirtualRun(world, truth, found.proposal.strategy).simulate(0).seconds;
@@ -139,7 +139,7 @@ void check_kept(const World& world, const Strategy& present, const Truth& truth,
 
 namespace {
 
-ObservedMachine observed(const World& world, const Truth& truth, const Strategy& s) {
+ObservedMachine observed(const ReplannedWorld& world, const Truth& truth, const Strategy& s) {
   const VirtualRun run(world, truth, s);
   const cost::Prices prices = cost::price(run.step(), world.model, s, world.cluster);
   graph::Timeline timeline;
@@ -151,7 +151,7 @@ ObservedMachine observed(const World& world, const Truth& truth, const Strategy&
 }  // namespace
 
 TEST_CASE("what a step shows of its machine is what was done to it") {
-  const World world;
+  const ReplannedWorld world;
   Request request = world.request();
   request.fixed.pp = 2;  // between the nodes; gradients are summed inside
   request.fixed.ep = request.fixed.tp = 1;
@@ -171,7 +171,7 @@ TEST_CASE("what a step shows of its machine is what was done to it") {
 
 // Gradients of many layers are on their way at once; what is alone is small and knows start-ups.
 TEST_CASE("thin links are seen where the large messages of a step overlap") {
-  World world;
+  ReplannedWorld world;
   for (cluster::Level& level : world.cluster.levels) level.link = {1e-3, 1e9};
   Request request = world.request();
   request.fixed.pp = request.fixed.ep = request.fixed.tp = 1;
@@ -181,7 +181,7 @@ TEST_CASE("thin links are seen where the large messages of a step overlap") {
 }
 
 TEST_CASE("slow links: within twenty steps a strategy that spares it, as fast as it says") {
-  const World world;
+  const ReplannedWorld world;
   const Strategy& present = best_of(world);
   const Truth truth{.links = {30, 30}};
   const auto found = proposed(world, present, truth, 40);
@@ -191,7 +191,7 @@ TEST_CASE("slow links: within twenty steps a strategy that spares it, as fast as
 }
 
 TEST_CASE("a slow rank: within twenty steps a strategy that gives it less to do") {
-  const World world;
+  const ReplannedWorld world;
   const Strategy& present = best_of(world);
   const Truth truth{.stragglers = {{Rank(2), 2}}};
   const auto found = proposed(world, present, truth, 40);
@@ -201,7 +201,7 @@ TEST_CASE("a slow rank: within twenty steps a strategy that gives it less to do"
 }
 
 TEST_CASE("steps that only scatter propose nothing in a thousand") {
-  const World world;
+  const ReplannedWorld world;
   const Strategy& present = best_of(world);
   const int64_t steps = testing::repetitions({.usual = 40, .full = 1000});
   CHECK_FALSE(
@@ -209,7 +209,7 @@ TEST_CASE("steps that only scatter propose nothing in a thousand") {
 }
 
 TEST_CASE("a change that the steps left do not earn back is none") {
-  const World world;
+  const ReplannedWorld world;
   const Strategy& present = best_of(world);
   const VirtualRun run(world, {.links = {30, 30}}, present);
   const Request request = world.request();

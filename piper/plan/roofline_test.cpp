@@ -10,7 +10,7 @@ using namespace piper::plan;
 
 namespace {
 
-struct Asked : ExampleWorld {
+struct AskedRoofline : ExampleWorld {
   using ExampleWorld::ExampleWorld;
   Request request() const { return ExampleWorld::request(8, 64); }
 };
@@ -45,7 +45,7 @@ TEST_CASE(
   for (const char* name :
        {"mixtral-8x7b", "deepseek-v3", "gpt-oss-20b", "qwen3-next-80b-a3b", "arctic"}) {
     CAPTURE(name);
-    const Asked q(name);
+    const AskedRoofline q(name);
     const Request r = q.request();
     const model::TokenFlops token = model::token_flops(q.model, r.sequence);
     const double expected = (token.forward() - token.router - token.mtp) * 2 * 4096;
@@ -55,7 +55,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a product's intensity by hand: the head of Mixtral") {
-  const Asked q("mixtral-8x7b");
+  const AskedRoofline q("mixtral-8x7b");
   const Request r = q.request();
   const Roofline roofline = make_roofline(r, on_one_rank(r, 1));
   const double t = 4096, v = 32000, h = 4096;
@@ -68,7 +68,7 @@ TEST_CASE("a product's intensity by hand: the head of Mixtral") {
 TEST_CASE(
     "experts spread over more ranks hold fewer weights for the same rows, so their intensity "
     "rises") {
-  const Asked q("deepseek-v3");
+  const AskedRoofline q("deepseek-v3");
   const Request r = q.request();
   strategy::Strategy s = on_one_rank(r, 1);
   double last = 0;
@@ -81,7 +81,7 @@ TEST_CASE(
 }
 
 TEST_CASE("nothing is predicted above its roof by more than the measured curves are off") {
-  const Asked q("deepseek-v3");
+  const AskedRoofline q("deepseek-v3");
   const Request r = q.request();
   const Roofline roofline = make_roofline(r, on_one_rank(r, 1));
   for (const RooflinePoint& p : roofline.points) {

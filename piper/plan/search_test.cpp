@@ -15,14 +15,14 @@ using namespace piper::plan;
 
 namespace {
 
-using World = ExampleWorld;
+using SearchWorld = ExampleWorld;
 
 }  // namespace
 
 TEST_CASE(
     "pruning loses nothing: the same best strategies as the plain enumeration, and the same best "
     "of each family and of each pipeline schedule") {
-  const World world;
+  const SearchWorld world;
   size_t most_schedules = 0;
   for (const auto& [devices, batch, imbalance] :
        {std::tuple{16, 32, 1.0}, {8, 64, 1.5}, {16, 64, 1.5}, {32, 64, 1.0}, {64, 64, 1.5}}) {
@@ -59,7 +59,7 @@ TEST_CASE(
 }
 
 TEST_CASE("no part of the space beats the whole by more than the closed form's mean error") {
-  const World world;
+  const SearchWorld world;
   Request request = world.request(testing::full_counts() ? 64 : 16, 64);
   request.num_kept = kMostSimulated;
   const auto best_seconds = [&] {
@@ -92,7 +92,7 @@ TEST_CASE("no part of the space beats the whole by more than the closed form's m
 
 TEST_CASE(
     "where one recomputation does not suit all stages, stages choose their own and layers move") {
-  const World world;
+  const SearchWorld world;
   Request request = world.request(64, 256);
   request.memory_limit_bytes = 40e9;
   request.fixed.pp = 8;
@@ -121,7 +121,7 @@ TEST_CASE(
 }
 
 TEST_CASE("every strategy that is kept is sound and fits") {
-  const World world;
+  const SearchWorld world;
   const Plan plan = search(world.request(64, 256));
   REQUIRE(!plan.ranked.empty());
   for (const Candidate& c : plan.ranked) {
@@ -187,7 +187,7 @@ TEST_CASE("what a trainer's rules refuse is left out before and after pruning al
 }
 
 TEST_CASE("heads and experts of every layer divide, not of the first alone") {
-  World world;
+  SearchWorld world;
   world.model.layers.back().attention.num_heads = 12;  // by 4, not by 8
   world.model.layers.back().feed_forward.ffn = 14340;  // likewise
   for (const auto& [tp, etp] : {std::pair{4, 4}, {8, 1}, {1, 8}}) {
@@ -207,7 +207,7 @@ TEST_CASE("heads and experts of every layer divide, not of the first alone") {
 }
 
 TEST_CASE("the front: along it memory falls as time rises") {
-  const World world;
+  const SearchWorld world;
   const Plan plan = search(world.request(32, 64));
   REQUIRE(plan.pareto.size() > 1);
   CHECK(plan.pareto.front().estimate.seconds == plan.ranked.front().estimate.seconds);
@@ -218,7 +218,7 @@ TEST_CASE("the front: along it memory falls as time rises") {
 }
 
 TEST_CASE("fixed axes are kept, and what they leave nothing of is said") {
-  const World world;
+  const SearchWorld world;
   Request request = world.request(64, 256);
   request.fixed.tp = 4;
   request.fixed.zero = 1;
@@ -242,7 +242,7 @@ TEST_CASE("fixed axes are kept, and what they leave nothing of is said") {
 
 TEST_CASE(
     "of fixed axes that contradict each other a smallest set is named, and one change that helps") {
-  const World world;
+  const SearchWorld world;
   const auto complaint = [&](const FixedAxes& fixed) -> std::string {
     Request request = world.request(64, 256);
     request.fixed = fixed;
@@ -279,7 +279,7 @@ TEST_CASE(
 
 TEST_CASE(
     "the number of micro-batches may be fixed, beyond the largest micro-batch that is tried too") {
-  const World world;
+  const SearchWorld world;
   Request request = world.request(16, 512);
   request.memory_limit_bytes = 1e15;
   request.fixed.pp = 1;
@@ -296,7 +296,7 @@ TEST_CASE(
 }
 
 TEST_CASE("when nothing fits there is still an answer: what lacks least in each family") {
-  const World world;
+  const SearchWorld world;
   Request request = world.request(8, 16);
   request.memory_limit_bytes = 1e9;
   const Plan plan = search(request);
@@ -312,7 +312,7 @@ TEST_CASE("when nothing fits there is still an answer: what lacks least in each 
 
 TEST_CASE(
     "a family that was not tried lost to what the trainer does not run, or to what is fixed") {
-  World world;
+  SearchWorld world;
   const auto lost = [](const Request& request, Family family) {
     for (const FamilyVerdict& v : explain_families(request, search(request)))
       if (v.family == name(family)) return v.lost + "; " + v.revive;
@@ -331,7 +331,7 @@ TEST_CASE(
 }
 
 TEST_CASE("more bandwidth, lower latency and more memory never make the best plan slower") {
-  const World world;
+  const SearchWorld world;
   const auto best = [&](const cluster::Cluster& cluster, double limit) {
     Request request = world.request(32, 64);
     request.cluster = &cluster;

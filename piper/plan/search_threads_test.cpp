@@ -56,7 +56,7 @@ std::string text_of(const Plan& plan) {
   return json.dump(1);
 }
 
-struct Case {
+struct ThreadsCase {
   const char* model;
   const char* cluster;
   int64_t devices, batch;
@@ -66,7 +66,7 @@ struct Case {
 };
 
 // Searched and simulated.
-std::string answer(const Case& c, int64_t num_threads) {
+std::string answer(const ThreadsCase& c, int64_t num_threads) {
   ExampleWorld world(c.model);
   world.cluster = cluster::load_cluster(c.cluster);
   Request request = world.request(c.devices, c.batch);
@@ -90,11 +90,11 @@ std::string answer(const Case& c, int64_t num_threads) {
 }  // namespace
 
 TEST_CASE("however many threads search and simulate, the answer is the same to the last bit") {
-  for (const Case& c : {Case{"mixtral-8x7b", "dgx-h100", 16, 32},
-                        Case{"mixtral-8x7b", "dgx-h100", 12, 24, 0.5, 1.5},
-                        Case{"mixtral-8x7b", "dgx-h100", 4, 8, 0.01},  // nothing fits
-                        Case{"olmoe-1b-7b", "h800", 8, 16},
-                        Case{"qwen3-30b-a3b", "dgx-a100", 8, 16, 0.9, 1, "zipf:1"}}) {
+  for (const ThreadsCase& c : {ThreadsCase{"mixtral-8x7b", "dgx-h100", 16, 32},
+                               ThreadsCase{"mixtral-8x7b", "dgx-h100", 12, 24, 0.5, 1.5},
+                               ThreadsCase{"mixtral-8x7b", "dgx-h100", 4, 8, 0.01},  // nothing fits
+                               ThreadsCase{"olmoe-1b-7b", "h800", 8, 16},
+                               ThreadsCase{"qwen3-30b-a3b", "dgx-a100", 8, 16, 0.9, 1, "zipf:1"}}) {
     CAPTURE(c.model);
     CAPTURE(c.devices);
     const std::string alone = answer(c, 1);

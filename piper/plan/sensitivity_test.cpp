@@ -10,8 +10,8 @@ using namespace piper::plan;
 
 namespace {
 
-struct Asked : ExampleWorld {
-  Asked() : ExampleWorld("qwen3-30b-a3b") {}
+struct AskedSensitivity : ExampleWorld {
+  AskedSensitivity() : ExampleWorld("qwen3-30b-a3b") {}
   Request request() const {
     Request r = ExampleWorld::request(64, 512);
     r.imbalance = 1.5;
@@ -28,7 +28,7 @@ bool helps(const Influence& i) {
 
 TEST_CASE(
     "more bandwidth or efficiency never lowers MFU, more latency or imbalance never raises it") {
-  const Asked question;
+  const AskedSensitivity question;
   const Request request = question.request();
   Plan plan = search(request);
   simulate_ranked(request, plan, 2);  // some by their closed form, some simulated
@@ -48,7 +48,7 @@ TEST_CASE(
 }
 
 TEST_CASE("what a strategy does not use does not move it, and what it uses does") {
-  const Asked question;
+  const AskedSensitivity question;
   Request request = question.request();
   request.num_devices = 8;
   request.global_batch_sequences = 64;

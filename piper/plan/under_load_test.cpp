@@ -8,7 +8,7 @@
 namespace piper::plan {
 namespace {
 
-struct World : ExampleWorld {
+struct LoadedWorld : ExampleWorld {
   Request request() const {
     Request r = ExampleWorld::request(16, 64);
     r.num_kept = 16;
@@ -34,7 +34,7 @@ cost::LoadSamples lasting_heat(bool is_hot) {
 }  // namespace
 
 TEST_CASE("one expert with three times its share loads its rank by what the others of it leave") {
-  const World world;
+  const LoadedWorld world;
   const Imbalances found =
       sampled_imbalances(world.request(), samples("hot-expert:3"), {1, 2, 4, 8});
   // Of 8 experts one has 3/8 of all rows, the others 5/56 each.
@@ -51,7 +51,7 @@ TEST_CASE("one expert with three times its share loads its rank by what the othe
 }
 
 TEST_CASE("an even load ranks as the plain search does, an uneven one is slower and fits") {
-  const World world;
+  const LoadedWorld world;
   Plan plain = search(world.request());
   simulate_ranked(world.request(), plain, 10);
   for (const auto statistic :
@@ -83,7 +83,7 @@ TEST_CASE("an even load ranks as the plain search does, an uneven one is slower 
 }
 
 TEST_CASE("who does not fit at p95 of the load leaves the ranking, also where the front has him") {
-  const World world;
+  const LoadedWorld world;
   Request request = world.request();
   request.load = samples("hot-rank:2");
   request.imbalance_by_ep =
@@ -101,7 +101,7 @@ TEST_CASE("who does not fit at p95 of the load leaves the ranking, also where th
 }
 
 TEST_CASE("experts that move between samples even out a hot rank as far as whole experts allow") {
-  const World world;
+  const LoadedWorld world;
   const cost::LoadSamples hot = lasting_heat(true);
   const Imbalances drawn = sampled_imbalances(world.request(), hot, {1, 4, 8});
   // 8 experts, 2 a rank. After two steps one of the two goes to another rank: 1/4 + 1/12 of all
@@ -115,7 +115,7 @@ TEST_CASE("experts that move between samples even out a hot rank as far as whole
 
 TEST_CASE(
     "a strategy moves experts where that is faster, what moves counted, and else lets them be") {
-  const World world;
+  const LoadedWorld world;
   for (const bool is_hot : {true, false}) {
     const cost::LoadSamples hot = lasting_heat(is_hot);
     Request request = world.request();

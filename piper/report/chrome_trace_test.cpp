@@ -93,7 +93,7 @@ Json event(const Json& trace, const std::string& kind, int64_t process, size_t w
   return nullptr;
 }
 
-size_t count(const Json& trace, const std::string& kind) {
+size_t events_of_kind(const Json& trace, const std::string& kind) {
   size_t n = 0;
   for (const Json& e : trace["traceEvents"]) n += e["ph"] == kind;
   return n;
@@ -109,7 +109,7 @@ TEST_CASE("a trace is one JSON document with a process a rank and a thread a str
   CHECK(event(trace, "M", 1)["args"]["name"] == "rank 1 · stage 1");
   CHECK(event(trace, "M", 0, 2)["name"] == "thread_name");
   CHECK(event(trace, "M", 0, 2)["args"]["name"] == "compute");
-  CHECK(count(trace, "X") == 8);
+  CHECK(events_of_kind(trace, "X") == 8);
 }
 
 TEST_CASE("an event carries time in microseconds, phase, kind, segment, layer and bytes") {
@@ -132,13 +132,13 @@ TEST_CASE("an arrow leads from a send to its receive") {
   CHECK(from["ts"] == 500000.0);
   CHECK(to["ts"].get<double>() < 750000.0);  // within the receive
   CHECK(to["ts"].get<double>() > 749999.0);
-  CHECK(count(trace, "s") == 1);
-  CHECK(count(trace, "f") == 1);
+  CHECK(events_of_kind(trace, "s") == 1);
+  CHECK(events_of_kind(trace, "f") == 1);
 }
 
 TEST_CASE("memory appears as a counter, and only where the timeline has it") {
   const Json trace = parse_json(Sample().text(), "t");
-  CHECK(count(trace, "C") == 2);
+  CHECK(events_of_kind(trace, "C") == 2);
   CHECK(event(trace, "C", 0, 1).dump() ==
         R"({"ph":"C","name":"memory","pid":0,"ts":500000.0,"args":{"bytes":612}})");
 }
@@ -155,7 +155,7 @@ TEST_CASE("tasks in flight together get lanes of their own, tasks that have not 
   }
   sample.add({.rank = Rank(0), .phase = Phase::kUpdate, .segment = graph::SegmentId(3)}, -1, -1);
   const Json trace = parse_json(sample.text(), "t");
-  CHECK(count(trace, "X") == 11);
+  CHECK(events_of_kind(trace, "X") == 11);
   CHECK(event(trace, "X", 0, 4)["tid"] == 3);
   CHECK(event(trace, "X", 0, 5)["tid"] == 3 + graph::kNumStreams);
   CHECK(event(trace, "X", 0, 6)["tid"] == 3);  // the first lane is free again

@@ -1,17 +1,12 @@
 #include <doctest/doctest.h>
 #include <piper/report/report.h>
 #include <piper/report/sections.h>
+#include <testing/base/text.h>
 
 using namespace piper;
 using namespace piper::report;
 
 namespace {
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t n = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
 
 cluster::CurvePoint at(std::vector<double> coordinates, double amount, double seconds) {
   return {std::move(coordinates),

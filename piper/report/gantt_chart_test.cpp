@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/report/gantt_chart.h>
+#include <testing/base/text.h>
 
 using namespace piper::report;
 using piper::graph::Stream;
@@ -8,12 +9,6 @@ namespace {
 
 Bar bar(double start, double end, BarClass bar_class, const std::string& name = "task") {
   return {.bar_class = bar_class, .start_seconds = start, .end_seconds = end, .name = name};
-}
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t n = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
 }
 
 }  // namespace

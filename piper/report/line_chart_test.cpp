@@ -1,21 +1,14 @@
 #include <doctest/doctest.h>
 #include <piper/report/axis.h>
 #include <piper/report/line_chart.h>
+#include <testing/base/text.h>
 
 #include <cmath>
 #include <limits>
 
 using namespace piper::report;
 
-namespace {
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t n = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("ticks are round numbers within the bounds") {
   CHECK(ticks(0, 10, 5) == std::vector<double>{0, 2, 4, 6, 8, 10});

@@ -3,6 +3,7 @@
 #include <piper/base/json.h>
 #include <piper/report/part_bars.h>
 #include <piper/report/plan_page.h>
+#include <testing/base/text.h>
 
 #include <array>
 
@@ -43,10 +44,6 @@ constexpr std::array kSections = {"ranked", "memory",      "time",    "families"
 
 PlanDocument document() { return parse_plan_document(parse_json(kPlan, "plan.json"), "plan.json"); }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::string section_of(const std::string& html, const std::string& id) {
   const size_t from = html.find("<section id=\"" + id + "\">");
   REQUIRE(from != std::string::npos);
@@ -62,21 +59,21 @@ TEST_CASE(
   for (const char* id : kSections) {
     CAPTURE(id);
     const std::string section = section_of(html, id);
-    CHECK(!has(section, "class=\"absent\""));
-    CHECK((has(section, "<svg") || has(section, "<table")));
+    CHECK(!contains(section, "class=\"absent\""));
+    CHECK((contains(section, "<svg") || contains(section, "<table")));
   }
-  CHECK(!has(html, "<script"));
-  CHECK(!has(html, "src="));
+  CHECK(!contains(html, "<script"));
+  CHECK(!contains(html, "src="));
   CHECK(html == render(document()));
 }
 
 TEST_CASE("the ranking says what stands in the way of running a strategy here") {
-  CHECK(has(section_of(render(document()), "ranked"), "this Piper lacks: zero &lt;1&gt;"));
+  CHECK(contains(section_of(render(document()), "ranked"), "this Piper lacks: zero &lt;1&gt;"));
   std::string json = kPlan;
   const std::string lacks = "\"not_runnable\": [\"zero <1>\"]";
   json.replace(json.find(lacks), lacks.size(), "\"untrainable\": [\"m: layer 0: sinks\"]");
   const PlanDocument plan = parse_plan_document(parse_json(json, "plan.json"), "plan.json");
-  CHECK(has(section_of(render(plan), "ranked"), "this Piper lacks: the model"));
+  CHECK(contains(section_of(render(plan), "ranked"), "this Piper lacks: the model"));
 }
 
 TEST_CASE("texts of a plan cannot become markup") {
@@ -84,9 +81,9 @@ TEST_CASE("texts of a plan cannot become markup") {
   for (const char* text :
        {"<model>", "<why>", "<fit>", "<fast>", "<efficiency>", "<scores>", "<1>"}) {
     CAPTURE(text);
-    CHECK(!has(html, text));
+    CHECK(!contains(html, text));
   }
-  CHECK(has(html, "&lt;scores&gt;"));
+  CHECK(contains(html, "&lt;scores&gt;"));
 }
 
 TEST_CASE("the document's figures are on the page: mesh without idle axes, components, verdicts") {
@@ -97,11 +94,11 @@ TEST_CASE("the document's figures are on the page: mesh without idle axes, compo
         std::pair<std::string, double>("weights and gradients", 4e10));
   CHECK(plan.ranked.front().seconds.back() == std::pair<std::string, double>("idle", 0.5));
   const std::string html = render(plan);
-  CHECK(has(section_of(html, "families"), "9 GiB more"));
-  CHECK(has(section_of(html, "families"), "class=\"chosen\""));  // the one that wins
-  CHECK(has(section_of(html, "memory"), "tensor parallel (no)"));
-  CHECK(has(section_of(html, "sensitivity"), "Without visible effect: latency of level pod."));
-  CHECK(has(section_of(html, "roofline"), "of its roof"));
+  CHECK(contains(section_of(html, "families"), "9 GiB more"));
+  CHECK(contains(section_of(html, "families"), "class=\"chosen\""));  // the one that wins
+  CHECK(contains(section_of(html, "memory"), "tensor parallel (no)"));
+  CHECK(contains(section_of(html, "sensitivity"), "Without visible effect: latency of level pod."));
+  CHECK(contains(section_of(html, "roofline"), "of its roof"));
 }
 
 TEST_CASE("a strategy file alone makes a page whose missing parts say so") {
@@ -117,18 +114,18 @@ TEST_CASE("a strategy file alone makes a page whose missing parts say so") {
   const std::string html = render(plan);
   for (const char* id : {"time", "families", "pareto", "sensitivity", "roofline"}) {
     CAPTURE(id);
-    CHECK(has(section_of(html, id), "class=\"absent\""));
+    CHECK(contains(section_of(html, id), "class=\"absent\""));
   }
-  CHECK(has(section_of(html, "memory"), "<svg"));
+  CHECK(contains(section_of(html, "memory"), "<svg"));
 }
 
 TEST_CASE("a plan where nothing fits says so at the head and in the ranking") {
   PlanDocument plan = document();
   plan.ranked.clear();
   const std::string html = render(plan);
-  CHECK(has(html, "Nothing fits this machine."));
-  CHECK(has(section_of(html, "ranked"), "No strategy fits"));
-  CHECK(has(section_of(html, "families"), "does not &lt;fit&gt;"));
+  CHECK(contains(html, "Nothing fits this machine."));
+  CHECK(contains(section_of(html, "ranked"), "No strategy fits"));
+  CHECK(contains(section_of(html, "families"), "does not &lt;fit&gt;"));
 }
 
 TEST_CASE("what is no plan is refused with all its problems") {
@@ -141,14 +138,15 @@ TEST_CASE("what is no plan is refused with all its problems") {
 }
 
 TEST_CASE(
-    "one part has one colour in all bars, and parts that nothing spends time on are left out") {
+    "one part has one colour in all bars, and parts that nothing spends time on are left "
+    "out") {
   const PartBars chart{.description = "d",
                        .bars = {{.label = "a", .parts = {{"x", 0}, {"y", 2}}},
                                 {.label = "b", .parts = {{"y", 1}, {"z", 1}}}},
                        .format = [](double v) { return std::to_string(static_cast<int>(v)); }};
   const std::string html = part_bars(chart);
-  CHECK(has(html, "<i class=\"part-0\"></i>y"));
-  CHECK(has(html, "<i class=\"part-1\"></i>z"));
-  CHECK(!has(html, "</i>x"));
+  CHECK(contains(html, "<i class=\"part-0\"></i>y"));
+  CHECK(contains(html, "<i class=\"part-1\"></i>z"));
+  CHECK(!contains(html, "</i>x"));
   CHECK(part_bars({.bars = {{.label = "a", .parts = {{"x", 0}}}}, .format = chart.format}).empty());
 }

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/report/report.h>
+#include <testing/base/text.h>
 
 #include <algorithm>
 #include <array>
@@ -9,12 +10,6 @@ using namespace piper;
 using namespace piper::report;
 
 namespace {
-
-size_t count(std::string_view text, std::string_view part) {
-  size_t n = 0;
-  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
 
 // The first unbalanced tag of a page, or "". Void elements of HTML need no end.
 std::string unbalanced(std::string_view html) {

@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/report/strategy_map.h>
+#include <testing/base/text.h>
 
 using namespace piper;
 using namespace piper::report;
@@ -20,10 +21,6 @@ StrategyMap two_by_two() {
                               {.mfu = 0.40, .mesh = "pp 8, dp 8", .detail = "third"}}}}};
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("a map is read from what piper map prints, and wrong ones are named") {
@@ -38,7 +35,7 @@ TEST_CASE("a map is read from what piper map prints, and wrong ones are named") 
   CHECK(map.rows[0].cells[0].why_not == "nothing fits");
   CHECK(*map.rows[0].cells[1].mfu == 0.4);
   CHECK(map.rows[0].cells[1].step_seconds == 3);
-  CHECK(has(map_svg(map), "pp 2"));
+  CHECK(contains(map_svg(map), "pp 2"));
   CHECK_THROWS_WITH_AS(
       parse_strategy_map(
           parse_json(R"({"cluster": "c", "devices": [2], "models": [{"model": "m", "cells": []}]})",
@@ -49,13 +46,13 @@ TEST_CASE("a map is read from what piper map prints, and wrong ones are named") 
 
 TEST_CASE("the darkest cell is the fastest, the lightest the slowest, and each says MFU and mesh") {
   const std::string svg = map_svg(two_by_two());
-  CHECK(has(svg, "shade-0"));
-  CHECK(has(svg, "shade-9"));
+  CHECK(contains(svg, "shade-0"));
+  CHECK(contains(svg, "shade-9"));
   CHECK(svg.find("<title>first") > svg.find("shade-0"));
   CHECK(svg.find("<title>second") > svg.find("shade-9"));
-  CHECK(has(svg, "45.0 %"));
-  CHECK(has(svg, "pp 1, dp 8"));
-  CHECK(has(svg, "64 devices"));
+  CHECK(contains(svg, "45.0 %"));
+  CHECK(contains(svg, "pp 1, dp 8"));
+  CHECK(contains(svg, "64 devices"));
 }
 
 TEST_CASE("a cell where nothing fits says so and has no shade") {
@@ -64,20 +61,20 @@ TEST_CASE("a cell where nothing fits says so and has no shade") {
   map.rows.front().cells.pop_back();
   map.devices.pop_back();
   const std::string html = render(map);
-  CHECK(has(html, ">nothing fits<"));
-  CHECK(has(html, "90 GiB of 72 GiB"));
-  CHECK(!has(html, "class=\"shade-"));
+  CHECK(contains(html, ">nothing fits<"));
+  CHECK(contains(html, "90 GiB of 72 GiB"));
+  CHECK(!contains(html, "class=\"shade-"));
 }
 
 TEST_CASE("the map's page is whole, escaped, and needs nothing from elsewhere") {
   const std::string html = render(two_by_two());
   CHECK(html.starts_with("<!DOCTYPE html>"));
-  CHECK(has(html, "&lt;cluster&gt;"));
-  CHECK(!has(html, "<cluster>"));
-  CHECK(!has(html, "<large>"));
-  CHECK(has(html, "a &amp; b"));
-  CHECK(!has(html, "<script"));
-  CHECK(!has(html, " src="));
+  CHECK(contains(html, "&lt;cluster&gt;"));
+  CHECK(!contains(html, "<cluster>"));
+  CHECK(!contains(html, "<large>"));
+  CHECK(contains(html, "a &amp; b"));
+  CHECK(!contains(html, "<script"));
+  CHECK(!contains(html, " src="));
 }
 
 TEST_CASE("a row without a cell for every column is a mistake of the caller") {

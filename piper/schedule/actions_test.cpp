@@ -12,7 +12,7 @@ using strategy::PipelineSchedule;
 namespace {
 
 // Capitals: chunk 0; small letters: chunk 1; +: the first of a pair.
-std::string text(const std::vector<Action>& list) {
+std::string text_of_actions(const std::vector<Action>& list) {
   std::string out;
   for (const Action& action : list) {
     const char kind = (action.chunk == 0 ? "FBIW" : "fbiw")[static_cast<size_t>(action.kind)];
@@ -35,18 +35,18 @@ int64_t peak(const std::vector<Action>& list) {
 }  // namespace
 
 TEST_CASE("GPipe runs all forwards, then all backwards") {
-  CHECK(text(actions(PipelineSchedule::kGPipe, 2, 0, 3)) == "F0 F1 F2 B0 B1 B2 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::kGPipe, 2, 0, 3)) == "F0 F1 F2 B0 B1 B2 ");
 }
 
 TEST_CASE("1F1B runs ahead by the stages behind it, then alternates") {
-  CHECK(text(actions(PipelineSchedule::k1F1B, 3, 0, 4)) == "F0 F1 F2 B0 F3 B1 B2 B3 ");
-  CHECK(text(actions(PipelineSchedule::k1F1B, 3, 1, 4)) == "F0 F1 B0 F2 B1 F3 B2 B3 ");
-  CHECK(text(actions(PipelineSchedule::k1F1B, 3, 2, 4)) == "F0 B0 F1 B1 F2 B2 F3 B3 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::k1F1B, 3, 0, 4)) == "F0 F1 F2 B0 F3 B1 B2 B3 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::k1F1B, 3, 1, 4)) == "F0 F1 B0 F2 B1 F3 B2 B3 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::k1F1B, 3, 2, 4)) == "F0 B0 F1 B1 F2 B2 F3 B3 ");
 }
 
 TEST_CASE("1F1B with fewer micro-batches than stages runs what there is") {
-  CHECK(text(actions(PipelineSchedule::k1F1B, 7, 0, 2)) == "F0 F1 B0 B1 ");
-  CHECK(text(actions(PipelineSchedule::k1F1B, 7, 5, 1)) == "F0 B0 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::k1F1B, 7, 0, 2)) == "F0 F1 B0 B1 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::k1F1B, 7, 5, 1)) == "F0 B0 ");
 }
 
 TEST_CASE("activations peak at m under GPipe and at p-i under 1F1B, never above m") {
@@ -80,51 +80,56 @@ TEST_CASE("a stage outside the pipeline is our own mistake") {
 TEST_CASE("interleaved takes as many micro-batches as there are ranks through each chunk in turn") {
   // Two ranks, two chunks: (2 - 0 - 1) 2 + (2 - 1) 2 = 4 forwards ahead on the first, 2 on the
   // last.
-  CHECK(text(actions(PipelineSchedule::kInterleaved, 2, 0, 4, 2)) ==
+  CHECK(text_of_actions(actions(PipelineSchedule::kInterleaved, 2, 0, 4, 2)) ==
         "F0 F1 f0 f1 F2 b0 F3 b1 f2 B0 f3 B1 b2 b3 B2 B3 ");
-  CHECK(text(actions(PipelineSchedule::kInterleaved, 2, 1, 4, 2)) ==
+  CHECK(text_of_actions(actions(PipelineSchedule::kInterleaved, 2, 1, 4, 2)) ==
         "F0 F1 f0 b0 f1 b1 F2 B0 F3 B1 f2 b2 f3 b3 B2 B3 ");
-  CHECK(text(actions(PipelineSchedule::kInterleaved, 2, 0, 3, 2)) ==
+  CHECK(text_of_actions(actions(PipelineSchedule::kInterleaved, 2, 0, 3, 2)) ==
         "F0 F1 f0 f1 F2 b0 b1 f2 B0 B1 b2 B2 ");
 }
 
 TEST_CASE("interleaved with one chunk is 1F1B that runs further ahead") {
-  CHECK(text(actions(PipelineSchedule::kInterleaved, 3, 2, 3)) == "F0 B0 F1 B1 F2 B2 ");
-  CHECK(text(actions(PipelineSchedule::kInterleaved, 3, 1, 3)) == "F0 F1 F2 B0 B1 B2 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::kInterleaved, 3, 2, 3)) == "F0 B0 F1 B1 F2 B2 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::kInterleaved, 3, 1, 3)) == "F0 F1 F2 B0 B1 B2 ");
 }
 
 TEST_CASE("ZB-H1: the weights' part of rank r lags r micro-batches behind the input's") {
-  CHECK(text(actions(PipelineSchedule::kZbH1, 3, 0, 4)) == "F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3 ");
-  CHECK(text(actions(PipelineSchedule::kZbH1, 3, 1, 4)) == "F0 F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3 ");
-  CHECK(text(actions(PipelineSchedule::kZbH1, 3, 2, 4)) == "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3 ");
-  CHECK(text(actions(PipelineSchedule::kZbH1, 7, 6, 2)) == "F0 I0 F1 I1 W0 W1 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::kZbH1, 3, 0, 4)) ==
+        "F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::kZbH1, 3, 1, 4)) ==
+        "F0 F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::kZbH1, 3, 2, 4)) ==
+        "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::kZbH1, 7, 6, 2)) == "F0 I0 F1 I1 W0 W1 ");
 }
 
 TEST_CASE("ZB-V: one of each chunk in turn, the weights' parts left for the drain") {
-  CHECK(text(actions(PipelineSchedule::kZbV, 2, 0, 4, 2)) ==
+  CHECK(text_of_actions(actions(PipelineSchedule::kZbV, 2, 0, 4, 2)) ==
         "F0 F1 F2 f0 i0 w0 f1 i1 w1 F3 I0 W0 f2 i2 w2 I1 W1 f3 i3 w3 I2 W2 I3 W3 ");
-  CHECK(text(actions(PipelineSchedule::kZbV, 2, 1, 4, 2)) ==
+  CHECK(text_of_actions(actions(PipelineSchedule::kZbV, 2, 1, 4, 2)) ==
         "F0 f0 F1 f1 i0 w0 F2 I0 W0 f2 i1 w1 F3 I1 W1 f3 i2 w2 I2 i3 I3 W2 w3 W3 ");
-  CHECK(text(actions(PipelineSchedule::kZbV, 2, 0, 1, 2)) == "F0 f0 i0 w0 I0 W0 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::kZbV, 2, 0, 1, 2)) == "F0 f0 i0 w0 I0 W0 ");
 }
 
 TEST_CASE("DualPipeV: the steady part is pairs, fill and drain are split") {
-  CHECK(text(actions(PipelineSchedule::kDualPipeV, 2, 0, 5, 2)) ==
+  CHECK(text_of_actions(actions(PipelineSchedule::kDualPipeV, 2, 0, 5, 2)) ==
         "F0 F1 F2 f0 i0 w0 f1 F3+ b1 f2+ B0 F4+ b2 f3+ B1 b3 f4+ B2 b4 I3 W3 I4 W4 ");
-  CHECK(text(actions(PipelineSchedule::kDualPipeV, 2, 1, 5, 2)) ==
+  CHECK(text_of_actions(actions(PipelineSchedule::kDualPipeV, 2, 1, 5, 2)) ==
         "F0 f0 F1 f1 F2 b0 f2+ B0 F3+ b1 f3+ B1 F4+ b2 f4+ B2 b3 B3 i4 I4 w4 W4 ");
-  CHECK(text(actions(PipelineSchedule::kDualPipeV, 2, 0, 1, 2)) == "F0 f0 i0 w0 B0 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::kDualPipeV, 2, 0, 1, 2)) == "F0 f0 i0 w0 B0 ");
 }
 
 TEST_CASE("1F1B and interleaved in pairs: a forward more ahead, of another micro-batch") {
-  CHECK(text(actions(PipelineSchedule::k1F1BPairs, 1, 0, 4)) == "F0 F1+ B0 F2+ B1 F3+ B2 B3 ");
-  CHECK(text(actions(PipelineSchedule::k1F1BPairs, 1, 0, 1)) == "F0 B0 ");
-  CHECK(text(actions(PipelineSchedule::k1F1BPairs, 2, 0, 5)) == "F0 F1 F2 F3+ B0 F4+ B1 B2 B3 B4 ");
-  CHECK(text(actions(PipelineSchedule::k1F1BPairs, 2, 1, 5)) ==
+  CHECK(text_of_actions(actions(PipelineSchedule::k1F1BPairs, 1, 0, 4)) ==
+        "F0 F1+ B0 F2+ B1 F3+ B2 B3 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::k1F1BPairs, 1, 0, 1)) == "F0 B0 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::k1F1BPairs, 2, 0, 5)) ==
+        "F0 F1 F2 F3+ B0 F4+ B1 B2 B3 B4 ");
+  CHECK(text_of_actions(actions(PipelineSchedule::k1F1BPairs, 2, 1, 5)) ==
         "F0 F1+ B0 F2+ B1 F3+ B2 F4+ B3 B4 ");
-  CHECK(text(actions(PipelineSchedule::kInterleavedPairs, 2, 0, 4, 2)) ==
+  CHECK(text_of_actions(actions(PipelineSchedule::kInterleavedPairs, 2, 0, 4, 2)) ==
         "F0 F1 f0 f1 F2 F3+ b0 f2+ b1 f3+ B0 B1 b2 b3 B2 B3 ");
-  CHECK(text(actions(PipelineSchedule::kInterleavedPairs, 2, 1, 4, 2)) ==
+  CHECK(text_of_actions(actions(PipelineSchedule::kInterleavedPairs, 2, 1, 4, 2)) ==
         "F0 F1 f0 f1+ b0 F2+ b1 F3+ B0 f2+ B1 f3+ b2 b3 B2 B3 ");
 }
 
@@ -158,7 +163,7 @@ TEST_CASE("taking out keeps the order, and dissolves pairs that lose a half") {
                            {Action::Kind::kForward, 3, 1, true}, {Action::Kind::kBackward, 0, 1},
                            {Action::Kind::kForward, 0, 1, true}, {Action::Kind::kBackward, 2}};
   drop_micro_batches_from(list, 3);
-  CHECK(text(list) == "F1 b0 f0+ B2 ");
+  CHECK(text_of_actions(list) == "F1 b0 f0+ B2 ");
 }
 
 TEST_CASE("chunks that a schedule does not have are our own mistake") {

@@ -19,7 +19,7 @@ using Lists = std::vector<std::vector<Action>>;
 
 // The first line about a two-rank 1F1B of two micro-batches after `break_it`.
 template <class Break>
-std::string first_problem(Break break_it) {
+std::string first_problem_of(Break break_it) {
   Lists lists = all_actions(PipelineSchedule::k1F1B, 2, 2);  // F0 F1 B0 B1; F0 B0 F1 B1
   break_it(lists);
   const std::vector<std::string> lines = execution_problems(PipelineSchedule::k1F1B, lists, 2);
@@ -55,20 +55,20 @@ TEST_CASE("the order of need holds every action once, each behind what it needs"
 }
 
 TEST_CASE("what is wrong with a list is said by rank and action") {
-  CHECK(first_problem([](Lists&) {}).empty());
-  CHECK(first_problem([](Lists& l) { l[1].pop_back(); }) ==
+  CHECK(first_problem_of([](Lists&) {}).empty());
+  CHECK(first_problem_of([](Lists& l) { l[1].pop_back(); }) ==
         "rank 1: micro-batch 1 of chunk 0 is not complete");
-  CHECK(first_problem([](Lists& l) {
+  CHECK(first_problem_of([](Lists& l) {
           l[0].push_back({Kind::kForward, 0});
         }) == "rank 0: F0 runs twice");
-  CHECK(first_problem([](Lists& l) { std::swap(l[1][0], l[1][1]); }) ==
+  CHECK(first_problem_of([](Lists& l) { std::swap(l[1][0], l[1][1]); }) ==
         "rank 1: B0 stands before its forward");
-  CHECK(first_problem([](Lists& l) {
+  CHECK(first_problem_of([](Lists& l) {
           l[0].push_back({Kind::kForward, 0, 1});
         }) == "rank 0: F0 of chunk 1 does not exist");
-  CHECK(first_problem([](Lists& l) { l[0][0].pairs_with_next = true; }) ==
+  CHECK(first_problem_of([](Lists& l) { l[0][0].pairs_with_next = true; }) ==
         "rank 0: F0 is no pair with what follows");
-  CHECK(first_problem([](Lists& l) {
+  CHECK(first_problem_of([](Lists& l) {
           l[0] = {{Kind::kForward, 0},
                   {Kind::kForward, 1},
                   {Kind::kBackwardWeights, 0},
@@ -78,7 +78,7 @@ TEST_CASE("what is wrong with a list is said by rank and action") {
 }
 
 TEST_CASE("ranks that wait for each other are a deadlock, with what each waits to do") {
-  CHECK(first_problem([](Lists& l) {
+  CHECK(first_problem_of([](Lists& l) {
           l[0] = {
               {Kind::kForward, 0}, {Kind::kBackward, 0}, {Kind::kForward, 1}, {Kind::kBackward, 1}};
           l[1] = {

@@ -81,26 +81,26 @@ void run(const std::vector<LayerTask>& tasks, Lives& alive) {
   }
 }
 
-std::string text(const std::vector<LayerTask>& tasks) {
-  std::string text;
+std::string text_of_tasks(const std::vector<LayerTask>& tasks) {
+  std::string text_of_tasks;
   for (const LayerTask& task : tasks) {
-    text += text.empty() ? "" : ", ";
-    if (task.kind == graph::TaskKind::kExchangeCounts) text += "counts ";
-    if (task.kind == graph::TaskKind::kAllToAll) text += "rows ";
-    text += name(task.segment);
-    if (task.is_recomputed) text += " again";
-    if (task.chunk > 0) text += " " + std::to_string(task.chunk);
-    if (task.is_behind_exchange) text += " (behind)";
-    if (task.is_beside_exchange) text += " (beside)";
+    text_of_tasks += text_of_tasks.empty() ? "" : ", ";
+    if (task.kind == graph::TaskKind::kExchangeCounts) text_of_tasks += "counts ";
+    if (task.kind == graph::TaskKind::kAllToAll) text_of_tasks += "rows ";
+    text_of_tasks += name(task.segment);
+    if (task.is_recomputed) text_of_tasks += " again";
+    if (task.chunk > 0) text_of_tasks += " " + std::to_string(task.chunk);
+    if (task.is_behind_exchange) text_of_tasks += " (behind)";
+    if (task.is_beside_exchange) text_of_tasks += " (beside)";
   }
-  return text;
+  return text_of_tasks;
 }
 
 TEST_CASE("slots live from their writer to their last reader, in every kind of layer") {
   for (const LayerKind& kind : every_kind())
     for (const Recompute recompute : strategy::kRecomputes) {
       const LayerPasses passes = passes_of(layer_program(kind), recompute, kind.rerun);
-      CAPTURE(text(passes.backward));
+      CAPTURE(text_of_tasks(passes.backward));
       Lives alive{passes.x};
       run(passes.forward, alive);
       CHECK(alive.erase(passes.output) == 1);
@@ -124,27 +124,28 @@ TEST_CASE("a mixture with shared experts whose rows travel") {
       "attention, gate, counts gate, rows gate, shared (beside), experts, rows experts, "
       "merge";
   for (const Recompute recompute : strategy::kRecomputes)
-    CHECK(text(passes(recompute).forward) == forward);
+    CHECK(text_of_tasks(passes(recompute).forward) == forward);
 
   CHECK(passes(Recompute::kNone).recompute.empty());
-  CHECK(text(passes(Recompute::kNone).backward) ==
+  CHECK(text_of_tasks(passes(Recompute::kNone).backward) ==
         "merge, rows experts, shared (beside), experts, rows gate, gate, attention");
-  CHECK(text(passes(Recompute::kAttention).backward) ==
+  CHECK(text_of_tasks(passes(Recompute::kAttention).backward) ==
         "merge, rows experts, shared (beside), experts, rows gate, "
         "attention again (beside), gate, attention");
-  CHECK(text(passes(Recompute::kExperts).backward) ==
+  CHECK(text_of_tasks(passes(Recompute::kExperts).backward) ==
         "merge, rows experts, shared again (beside), shared (beside), "
         "experts again (beside), experts, rows gate, gate, attention");
-  CHECK(text(passes(Recompute::kFull).recompute) ==
+  CHECK(text_of_tasks(passes(Recompute::kFull).recompute) ==
         "attention again, gate again, rows gate again, shared again (beside), "
         "experts again, rows experts again");
-  CHECK(text(passes(Recompute::kFull).backward) == text(passes(Recompute::kNone).backward));
+  CHECK(text_of_tasks(passes(Recompute::kFull).backward) ==
+        text_of_tasks(passes(Recompute::kNone).backward));
 
   // What is added up where the experts are is not read by any backward, and does not come back
   // twice.
   LayerKind sums = kind;
   sums.deduplicates = true;
-  CHECK(text(passes_of(layer_program(sums), Recompute::kFull).recompute) ==
+  CHECK(text_of_tasks(passes_of(layer_program(sums), Recompute::kFull).recompute) ==
         "attention again, gate again, rows gate again, shared again (beside), "
         "experts again");
 }
@@ -161,13 +162,13 @@ TEST_CASE("a mixture whose experts several ranks share, and whose rows travel") 
     return passes_of(layer_program(kind), recompute, kind.rerun);
   };
   const LayerPasses whole = passes(Recompute::kNone);
-  CHECK(text(whole.forward) ==
+  CHECK(text_of_tasks(whole.forward) ==
         "attention, gate, counts gate, counts expert tensor collective, rows gate, expert tensor "
         "collective, experts, expert tensor collective, rows experts, merge");
-  CHECK(text(whole.backward) ==
+  CHECK(text_of_tasks(whole.backward) ==
         "merge, rows experts, expert tensor collective, experts, expert tensor collective, rows "
         "gate, gate, attention");
-  CHECK(text(passes(Recompute::kExperts).backward) ==
+  CHECK(text_of_tasks(passes(Recompute::kExperts).backward) ==
         "merge, rows experts, expert tensor collective, expert tensor collective again, experts "
         "again (beside), experts, expert tensor collective, rows gate, gate, attention");
   // Nothing that is gathered or a part of a sum is kept.
@@ -213,17 +214,17 @@ TEST_CASE("a mixture in two chunks: one's rows travel while the other is compute
   const auto passes = [&](Recompute recompute) {
     return passes_of(layer_program(kind), recompute);
   };
-  CHECK(text(passes(Recompute::kNone).forward) ==
+  CHECK(text_of_tasks(passes(Recompute::kNone).forward) ==
         "attention, gate, counts gate, rows gate 1, rows gate 2 (behind), shared (beside), "
         "experts 1 (beside), rows experts 1, experts 2 (beside), rows experts 2, merge");
-  CHECK(text(passes(Recompute::kNone).backward) ==
+  CHECK(text_of_tasks(passes(Recompute::kNone).backward) ==
         "merge, rows experts 1, rows experts 2 (behind), shared (beside), experts 1 (beside), rows "
         "gate 1, experts 2 (beside), rows gate 2, gate, attention");
-  CHECK(text(passes(Recompute::kExperts).backward) ==
+  CHECK(text_of_tasks(passes(Recompute::kExperts).backward) ==
         "merge, rows experts 1, rows experts 2 (behind), shared again (beside), shared (beside), "
         "experts again 1 (beside), experts 1 (beside), rows gate 1, experts again 2 (beside), "
         "experts 2 (beside), rows gate 2, gate, attention");
-  CHECK(text(passes(Recompute::kFull).recompute) ==
+  CHECK(text_of_tasks(passes(Recompute::kFull).recompute) ==
         "attention again, gate again, rows gate again 1, rows gate again 2 (behind), shared again "
         "(beside), experts again 1 (beside), rows experts again 1, experts again 2 (beside), rows "
         "experts again 2");
@@ -238,7 +239,7 @@ TEST_CASE("a chunk is gathered over the ranks that share its experts while the n
                        .gathers_rows = true,
                        .counts_shared_rows = true,
                        .exchanges_counts = true};
-  CHECK(text(passes_of(layer_program(kind), Recompute::kNone).forward) ==
+  CHECK(text_of_tasks(passes_of(layer_program(kind), Recompute::kNone).forward) ==
         "attention, gate, counts gate, counts expert tensor collective, rows gate 1, expert tensor "
         "collective 1, rows gate 2 (behind), expert tensor collective 2, experts 1 (beside), "
         "expert tensor "
@@ -252,33 +253,33 @@ TEST_CASE("rows that ranks divide are gathered in front of merge, and of the gat
                        .moe_schedule = strategy::MoeSchedule::kMontaO1,
                        .divides_rows = true,
                        .exchanges_counts = true};
-  CHECK(text(passes_of(layer_program(kind), Recompute::kNone).forward) ==
+  CHECK(text_of_tasks(passes_of(layer_program(kind), Recompute::kNone).forward) ==
         "attention, gate, counts gate, rows gate, experts, rows experts, divided rows, merge");
-  CHECK(text(passes_of(layer_program(kind), Recompute::kNone).backward) ==
+  CHECK(text_of_tasks(passes_of(layer_program(kind), Recompute::kNone).backward) ==
         "merge, rows experts, experts, rows gate, divided rows, gate, attention");
-  CHECK(text(passes_of(layer_program(kind), Recompute::kFull).recompute) ==
+  CHECK(text_of_tasks(passes_of(layer_program(kind), Recompute::kFull).recompute) ==
         "attention again, gate again, rows gate again, experts again, rows experts again, divided "
         "rows again");
   LayerKind chunked = kind;
   chunked.moe_schedule = strategy::MoeSchedule::kMontaO2;
   chunked.chunks = 2;
-  CHECK(text(passes_of(layer_program(chunked), Recompute::kNone).forward) ==
+  CHECK(text_of_tasks(passes_of(layer_program(chunked), Recompute::kNone).forward) ==
         "attention, gate, counts gate, rows gate 1, rows gate 2 (behind), experts 1 (beside), rows "
         "experts 1, divided rows 1, experts 2 (beside), rows experts 2, divided rows 2, merge");
-  CHECK(text(passes_of(layer_program(chunked), Recompute::kNone).backward) ==
+  CHECK(text_of_tasks(passes_of(layer_program(chunked), Recompute::kNone).backward) ==
         "merge, rows experts 1, rows experts 2 (behind), experts 1 (beside), rows gate 1, divided "
         "rows 1, experts 2 (beside), rows gate 2, divided rows 2, gate, attention");
   chunked.moe_schedule = strategy::MoeSchedule::kParmS2;
-  CHECK(text(passes_of(layer_program(chunked), Recompute::kNone).forward).find("divided rows 2") !=
-        std::string::npos);
+  CHECK(text_of_tasks(passes_of(layer_program(chunked), Recompute::kNone).forward)
+            .find("divided rows 2") != std::string::npos);
 }
 
 TEST_CASE("a dense layer") {
   const auto passes = [](Recompute recompute) {
     return passes_of(layer_program(LayerKind{}), recompute);
   };
-  CHECK(text(passes(Recompute::kNone).forward) == "attention, dense mlp");
-  CHECK(text(passes(Recompute::kAttentionAndExperts).backward) ==
+  CHECK(text_of_tasks(passes(Recompute::kNone).forward) == "attention, dense mlp");
+  CHECK(text_of_tasks(passes(Recompute::kAttentionAndExperts).backward) ==
         "dense mlp again, dense mlp, attention again, attention");
   CHECK(passes(Recompute::kNone).kept.size() == 4);  // x, x1 and two tapes
   CHECK(passes(Recompute::kExperts).kept.size() == 3);

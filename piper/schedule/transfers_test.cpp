@@ -6,7 +6,7 @@ using piper::strategy::PipelineSchedule;
 
 namespace {
 
-std::string text(const std::vector<Item>& items) {
+std::string text_of_items(const std::vector<Item>& items) {
   std::string out;
   for (const Item& item : items) {
     if (item.kind == Item::Kind::kReceive) out += "r";
@@ -18,7 +18,7 @@ std::string text(const std::vector<Item>& items) {
 }
 
 std::string items(PipelineSchedule schedule, int64_t pp, int64_t stage, int64_t m) {
-  return text(insert_transfers(actions(schedule, pp, stage, m), pp, stage));
+  return text_of_items(insert_transfers(actions(schedule, pp, stage, m), pp, stage));
 }
 
 }  // namespace

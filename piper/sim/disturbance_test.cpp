@@ -11,13 +11,13 @@
 namespace piper::sim {
 namespace {
 
-namespace example = cost::example;
+namespace priced = cost::example;
 
 struct Case {
-  model::Model model = example::mixture(4);
-  strategy::Strategy strategy = example::strategy(model, 2, 2, 4, 6);
+  model::Model model = priced::mixture(4);
+  strategy::Strategy strategy = priced::strategy(model, 2, 2, 4, 6);
   schedule::StepGraph step = schedule::write_step(model, strategy);
-  cost::Prices prices = cost::price(step, model, strategy, example::nodes());
+  cost::Prices prices = cost::price(step, model, strategy, priced::nodes());
 
   cost::Prices with(const Disturbance& disturbance) const {
     cost::Prices changed = prices;
@@ -88,7 +88,7 @@ TEST_CASE("a rank's jitter does not depend on which other ranks are written") {
   const std::vector<Rank> pipeline =
       strategy::RankLayout(c.strategy).group(strategy::Axis::kPipeline, Rank(1));
   const schedule::StepGraph part = schedule::write_step(c.model, c.strategy, pipeline);
-  cost::Prices prices = cost::price(part, c.model, c.strategy, example::nodes());
+  cost::Prices prices = cost::price(part, c.model, c.strategy, priced::nodes());
   const Disturbance jitter{.jitter_sigma = 0.2, .seed = 4};
   disturb(part, jitter, prices);
   const cost::Prices all = c.with(jitter);

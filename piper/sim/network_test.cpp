@@ -57,7 +57,7 @@ Messages messages(const std::vector<Message>& list, std::vector<cost::PortUnits>
   return m;
 }
 
-std::vector<double> ends(const Messages& m) {
+std::vector<double> ends_of_messages(const Messages& m) {
   const graph::Timeline timeline = sim::simulate(m.step, m.prices);
   std::vector<double> list;
   for (const TaskId id : m.sends) list.push_back(timeline.tasks[id.index()].end_seconds);
@@ -73,7 +73,7 @@ TEST_CASE("alone an operation takes its price to the last bit") {
   for (int i = 0; i < 100; ++i) {
     const double starts = random() * 1e-9, latency = random() * 1e-12;
     const double seconds = latency + random() * 1e-10;
-    CHECK(ends(messages({{starts, seconds, latency, {{0, kOne}}}}, {kOne})).front() ==
+    CHECK(ends_of_messages(messages({{starts, seconds, latency, {{0, kOne}}}}, {kOne})).front() ==
           starts + seconds);
   }
 }
@@ -81,18 +81,18 @@ TEST_CASE("alone an operation takes its price to the last bit") {
 TEST_CASE("two that want the whole of a port get half each while both move") {
   const Message a{.starts = 0, .seconds = 10, .needs = {{0, kOne}}};
   Message b = a;
-  CHECK(ends(messages({a, b}, {kOne})) == std::vector<double>{20, 20});
+  CHECK(ends_of_messages(messages({a, b}, {kOne})) == std::vector<double>{20, 20});
   b.starts = 5;  // 5 alone, 10 at half speed; the other has 5 left then
-  CHECK(ends(messages({a, b}, {kOne})) == std::vector<double>{15, 20});
+  CHECK(ends_of_messages(messages({a, b}, {kOne})) == std::vector<double>{15, 20});
   b.starts = 10;
-  CHECK(ends(messages({a, b}, {kOne})) == std::vector<double>{10, 20});
-  CHECK(ends(messages({a, b}, {2 * kOne})) == std::vector<double>{10, 20});
+  CHECK(ends_of_messages(messages({a, b}, {kOne})) == std::vector<double>{10, 20});
+  CHECK(ends_of_messages(messages({a, b}, {2 * kOne})) == std::vector<double>{10, 20});
 }
 
 TEST_CASE("latency does not use the port") {
   const Message a{.starts = 0, .seconds = 10, .latency = 4, .needs = {{0, kOne}}};
   const Message b{.starts = 0, .seconds = 4, .latency = 0, .needs = {{0, kOne}}};
-  CHECK(ends(messages({a, b}, {kOne})) == std::vector<double>{10, 4});
+  CHECK(ends_of_messages(messages({a, b}, {kOne})) == std::vector<double>{10, 4});
 }
 
 TEST_CASE("the slowest port on the way decides, and elsewhere nobody gains by it") {
@@ -100,7 +100,7 @@ TEST_CASE("the slowest port on the way decides, and elsewhere nobody gains by it
   const Message a{.seconds = 12, .needs = {{0, kOne}}};
   const Message b{.seconds = 12, .needs = {{0, kOne}, {1, kOne}}};
   const Message c{.seconds = 12, .needs = {{1, kOne}}};
-  const std::vector<double> at = ends(messages({a, b, c}, {kOne, kOne * 3 / 2}));
+  const std::vector<double> at = ends_of_messages(messages({a, b, c}, {kOne, kOne * 3 / 2}));
   CHECK(at[2] == 16);  // 3/4 of its speed throughout
   CHECK(at[0] == 24);
   CHECK(at[1] == 24);
@@ -108,8 +108,8 @@ TEST_CASE("the slowest port on the way decides, and elsewhere nobody gains by it
 
 TEST_CASE("a port serves several devices: two of a silent neighbour's node run at full speed") {
   const Message a{.seconds = 10, .needs = {{0, kOne}}};
-  CHECK(ends(messages({a, a}, {2 * kOne})) == std::vector<double>{10, 10});
-  CHECK(ends(messages({a, a, a}, {2 * kOne})) == std::vector<double>{15, 15, 15});
+  CHECK(ends_of_messages(messages({a, a}, {2 * kOne})) == std::vector<double>{10, 10});
+  CHECK(ends_of_messages(messages({a, a, a}, {2 * kOne})) == std::vector<double>{15, 15, 15});
 }
 
 // Bytes are neither lost nor made: with one port and no latency the last end is the sum of the work
@@ -126,7 +126,7 @@ TEST_CASE("one port is always busy while there is something to move") {
     double busy_until = 0;
     std::ranges::sort(list, {}, &Message::starts);
     for (const Message& m : list) busy_until = std::max(busy_until, m.starts) + m.seconds;
-    const std::vector<double> at = ends(messages(list, {kOne}));
+    const std::vector<double> at = ends_of_messages(messages(list, {kOne}));
     CHECK(*std::ranges::max_element(at) == doctest::Approx(busy_until).epsilon(1e-9));
   }
 }

@@ -19,7 +19,7 @@ using strategy::Recompute;
 
 namespace {
 
-constexpr double kForward = 3, kBackward = 7;
+constexpr double kStageForward = 3, kStageBackward = 7;
 
 StepGraph pipeline(int64_t p, int64_t m, PipelineSchedule schedule,
                    Recompute recompute = Recompute::kNone) {
@@ -29,7 +29,7 @@ StepGraph pipeline(int64_t p, int64_t m, PipelineSchedule schedule,
 }
 
 // One layer a stage: F = 1 + 2, B = 3 + 4; embedding, head and update are free.
-cost::Prices prices(const StepGraph& step) {
+cost::Prices pipeline_prices(const StepGraph& step) {
   cost::Prices out = sim::example::priced(step, [&](const graph::Task& task) {
     if (task.kind != graph::TaskKind::kCompute) return 0.0;
     const bool forward = task.phase != graph::Phase::kBackward;
@@ -53,7 +53,7 @@ TEST_CASE("two stages and two micro-batches of 1F1B, second by second") {
   // stage 0  F0 F1 .. .. .. ..  B0 ......  B1      F 3 s, B 7 s
   // stage 1  .. F0 B0 ...... F1 B1 ......
   const StepGraph step = pipeline(2, 2, PipelineSchedule::k1F1B);
-  const graph::Timeline timeline = sim::simulate(step, prices(step));
+  const graph::Timeline timeline = sim::simulate(step, pipeline_prices(step));
   const auto start = [&](int rank, const std::string& name) {
     for (const graph::Task& task : step.graph.tasks())
       if (task.rank == Rank(rank) && task_name(step, task) == name)
@@ -76,11 +76,11 @@ TEST_CASE("the bubble is (p-1)(F+B) under both schedules") {
     for (const int64_t m : {1, 2, 4, 7, 16})
       for (const PipelineSchedule schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
         const StepGraph step = pipeline(p, m, schedule);
-        const double busy = static_cast<double>(m) * (kForward + kBackward);
+        const double busy = static_cast<double>(m) * (kStageForward + kStageBackward);
         CAPTURE(p);
         CAPTURE(m);
-        CHECK(sim::simulate(step, prices(step)).seconds() - busy ==
-              static_cast<double>(p - 1) * (kForward + kBackward));
+        CHECK(sim::simulate(step, pipeline_prices(step)).seconds() - busy ==
+              static_cast<double>(p - 1) * (kStageForward + kStageBackward));
       }
 }
 
@@ -89,8 +89,8 @@ TEST_CASE("activations peak at m under GPipe and at p-i under 1F1B") {
     for (const int64_t m : {1, 2, 4, 7, 16}) {
       const StepGraph gpipe = pipeline(p, m, PipelineSchedule::kGPipe);
       const StepGraph one_f_one_b = pipeline(p, m, PipelineSchedule::k1F1B);
-      const graph::Timeline a = sim::simulate(gpipe, prices(gpipe)),
-                            b = sim::simulate(one_f_one_b, prices(one_f_one_b));
+      const graph::Timeline a = sim::simulate(gpipe, pipeline_prices(gpipe)),
+                            b = sim::simulate(one_f_one_b, pipeline_prices(one_f_one_b));
       for (int64_t i = 0; i < p; ++i) {
         CHECK(a.peak_bytes[i] == m);
         CHECK(b.peak_bytes[i] == std::min(m, p - i));
@@ -102,8 +102,9 @@ TEST_CASE("recomputation costs one forward for each backward, the bubble stays a
   // A layer's second forward needs no gradient: while the pipeline drains it runs ahead, in the
   // bubble.
   const StepGraph step = pipeline(4, 8, PipelineSchedule::k1F1B, Recompute::kFull);
-  const graph::Timeline timeline = sim::simulate(step, prices(step));
-  CHECK(timeline.seconds() == 8 * (kForward + kForward + kBackward) + 3 * (kForward + kBackward));
+  const graph::Timeline timeline = sim::simulate(step, pipeline_prices(step));
+  CHECK(timeline.seconds() == 8 * (kStageForward + kStageForward + kStageBackward) +
+                                  3 * (kStageForward + kStageBackward));
   for (const int64_t peak : timeline.peak_bytes) CHECK(peak == 1);  // one tape at a time
 }
 
@@ -111,10 +112,11 @@ TEST_CASE("a transfer is hidden when its receive is posted ahead, and costs its 
   // Steady state under GPipe: stage 1 has F_{j} to compute while F_{j+1} arrives, as long as the
   // transfer (1 s) is no longer than F. Filling: one transfer each way stays visible.
   const StepGraph step = pipeline(2, 8, PipelineSchedule::kGPipe);
-  cost::Prices with_transfers = prices(step);
+  cost::Prices with_transfers = pipeline_prices(step);
   for (const graph::Task& task : step.graph.tasks())
     if (task.operation.valid() && !task.group.valid()) with_transfers.seconds[task.id.index()] = 1;
-  CHECK(sim::simulate(step, with_transfers).seconds() == (8 + 1) * (kForward + kBackward) + 1 + 1);
+  CHECK(sim::simulate(step, with_transfers).seconds() ==
+        (8 + 1) * (kStageForward + kStageBackward) + 1 + 1);
 }
 
 TEST_CASE("one pipeline of a mesh takes as long as the whole when all are alike") {

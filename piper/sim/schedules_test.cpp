@@ -24,8 +24,8 @@ constexpr double kForward = 3, kInput = 3.5, kWeights = 2.5, kMessage = 0.25;
 
 // The list of actions has a pair's micro-batches one after the other, so the graph does, too,
 // unless they take turns.
-StepGraph pipeline(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m,
-                   bool pairs_take_turns = false) {
+StepGraph pipeline_of(PipelineSchedule schedule, int64_t pp, int64_t vpp, int64_t m,
+                      bool pairs_take_turns = false) {
   const int64_t layers = pp * vpp;
   strategy::Strategy s =
       schedule::example::strategy({.pp = pp, .ep = 1, .dp = 1}, layers, m, schedule);
@@ -80,7 +80,7 @@ TEST_CASE(
         CAPTURE(std::string(strategy::name(schedule)));
         CAPTURE(pp);
         CAPTURE(m);
-        const StepGraph step = pipeline(schedule, pp, vpp, m);
+        const StepGraph step = pipeline_of(schedule, pp, vpp, m);
         const graph::Timeline timeline = sim::simulate(step, prices(step));
         cost::PipelineSimulator simulator(schedule, pp, vpp, m);
         const std::vector<cost::ChunkSeconds> chunks(static_cast<size_t>(pp * vpp),
@@ -94,7 +94,7 @@ TEST_CASE(
         for (const cost::RankSeconds& rank : simulator.simulate(chunks))
           last = std::max(last, rank.finish);
         CHECK(timeline.seconds() == near(last));
-        const StepGraph in_turns = pipeline(schedule, pp, vpp, m, true);
+        const StepGraph in_turns = pipeline_of(schedule, pp, vpp, m, true);
         CHECK(sim::simulate(in_turns, prices(in_turns)).seconds() <= near(last));
         for (int64_t rank = 0; rank < pp; ++rank)
           CHECK(timeline.peak_bytes[static_cast<size_t>(rank)] ==

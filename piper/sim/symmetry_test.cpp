@@ -10,7 +10,7 @@
 namespace piper::sim {
 namespace {
 
-namespace example = cost::example;
+namespace priced = cost::example;
 
 struct Simulated {
   schedule::StepGraph step;
@@ -20,7 +20,7 @@ struct Simulated {
 Simulated simulated(const model::Model& model, const strategy::Strategy& s,
                     const cluster::Cluster& cluster, const std::vector<Rank>& ranks) {
   Simulated p{schedule::write_step(model, s, ranks), {}};
-  p.timeline = simulate(p.step, cost::price(p.step, model, s, cluster));
+  p.timeline = sim::simulate(p.step, cost::price(p.step, model, s, cluster));
   return p;
 }
 
@@ -34,7 +34,7 @@ std::vector<double> ends(const Simulated& p, Rank rank) {
 
 // Links so slow that the step is made of waiting for them.
 cluster::Cluster slow_links() {
-  cluster::Cluster c = example::nodes();
+  cluster::Cluster c = priced::nodes();
   for (cluster::Level& level : c.levels) {
     level.link.bytes_per_second /= 1000;
     level.nic_bytes_per_second /= 1000;
@@ -56,10 +56,10 @@ cluster::Cluster own_cards() {
 TEST_CASE(
     "where one pipeline is said to stand for all, every task of every rank ends as it does there") {
   int64_t num_symmetric = 0, num_refused = 0;
-  model::Model sharing = example::mixture(4, true);
+  model::Model sharing = priced::mixture(4, true);
   for (model::Layer& layer : sharing.layers) layer.feed_forward.shared_ffn = 48;
   sharing.layers.front().feed_forward = {.ffn = 64};
-  for (const cluster::Cluster& cluster : {example::nodes(), slow_links(), own_cards()})
+  for (const cluster::Cluster& cluster : {priced::nodes(), slow_links(), own_cards()})
     for (const strategy::Mesh& mesh : std::vector<strategy::Mesh>{{1, 4, 4},
                                                                   {1, 4, 8},
                                                                   {1, 2, 16},
@@ -75,7 +75,7 @@ TEST_CASE(
                                                                   {2, 2, 6},
                                                                   {4, 1, 3}})
       for (const auto recompute : {strategy::Recompute::kNone, strategy::Recompute::kFull}) {
-        strategy::Strategy s = example::strategy(sharing, mesh.pp, mesh.ep, mesh.dp, 3);
+        strategy::Strategy s = priced::strategy(sharing, mesh.pp, mesh.ep, mesh.dp, 3);
         s.recompute = recompute;
         CAPTURE(mesh.pp);
         CAPTURE(mesh.ep);
@@ -104,13 +104,13 @@ TEST_CASE(
 }
 
 TEST_CASE("what is not symmetric is said in words") {
-  const model::Model model = example::mixture(4);
-  cluster::Cluster cluster = example::nodes();
+  const model::Model model = priced::mixture(4);
+  cluster::Cluster cluster = priced::nodes();
   const auto why = [&](int64_t pp, int64_t ep, int64_t dp) {
-    return why_not_symmetric(example::strategy(model, pp, ep, dp), cluster);
+    return why_not_symmetric(priced::strategy(model, pp, ep, dp), cluster);
   };
   CHECK(why(2, 2, 4).empty());
-  CHECK(why_not_symmetric(example::strategy(model, 2, 1, 6), own_cards()) ==
+  CHECK(why_not_symmetric(priced::strategy(model, 2, 1, 6), own_cards()) ==
         "ranks 0 and 4 of stage 0 have reductions of experts over different levels");
   CHECK(why(2, 1, 3) == "a port of level group serves 2 devices, a stage has 3");
   cluster.cores_per_node = 2;

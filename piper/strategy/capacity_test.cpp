@@ -8,7 +8,7 @@ using namespace piper::strategy;
 
 namespace {
 
-Json sound(const char* more) {
+Json sound_with(const char* more) {
   return parse_json(std::string(R"({"mesh": {"pp": 1, "ep": 1, "dp": 1}, "layers_per_stage": [2],
     "schedule": "1f1b", "recompute": "none", "precision": "fp32", "sequence": 16,
     "global_batch_sequences": 1, "micro_batch_sequences": 1, "num_micro_batches": 1)") +
@@ -16,9 +16,9 @@ Json sound(const char* more) {
                     "s.json");
 }
 
-std::vector<std::string> problems_of(const char* more) {
+std::vector<std::string> capacity_problems(const char* more) {
   try {
-    parse_strategy(sound(more), "s.json");
+    parse_strategy(sound_with(more), "s.json");
   } catch (const InvalidInput& e) {
     return e.problems();
   }
@@ -27,7 +27,7 @@ std::vector<std::string> problems_of(const char* more) {
 
 using Lines = std::vector<std::string>;
 
-Lines lines_of(const Strategy& s, const model::Model& model) {
+Lines capacity_lines(const Strategy& s, const model::Model& model) {
   return texts_of(contradictions(s, model));
 }
 
@@ -47,7 +47,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a strategy without a capacity is dropless, and is written without one") {
-  const Strategy s = parse_strategy(sound(""), "s.json");
+  const Strategy s = parse_strategy(sound_with(""), "s.json");
   CHECK_FALSE(s.capacity.is_limited());
   CHECK_FALSE(to_json(s).contains("capacity_factor"));
   CHECK_FALSE(to_json(s).contains("drop"));
@@ -55,7 +55,7 @@ TEST_CASE("a strategy without a capacity is dropless, and is written without one
 
 TEST_CASE("a capacity is read and written as it was read") {
   const Strategy s =
-      parse_strategy(sound(R"(, "capacity_factor": 1.25, "drop": "position")"), "s.json");
+      parse_strategy(sound_with(R"(, "capacity_factor": 1.25, "drop": "position")"), "s.json");
   CHECK(s.capacity == Capacity{.factor = 1.25, .drop = Drop::kPosition});
   CHECK(to_json(s)["capacity_factor"] == 1.25);
   CHECK(to_json(s)["drop"] == "position");
@@ -64,11 +64,12 @@ TEST_CASE("a capacity is read and written as it was read") {
 
 TEST_CASE("a padded capacity is written, and refused where rows of a sequence are not one rank's") {
   Strategy s = parse_strategy(
-      sound(R"(, "capacity_factor": 1.25, "drop": "position", "pad_to_capacity": true)"), "s.json");
+      sound_with(R"(, "capacity_factor": 1.25, "drop": "position", "pad_to_capacity": true)"),
+      "s.json");
   CHECK(s.capacity.pads);
   CHECK(to_json(s)["pad_to_capacity"] == true);
   CHECK(parse_strategy(to_json(s), "again").capacity == s.capacity);
-  CHECK(problems_of(R"(, "pad_to_capacity": true)") ==
+  CHECK(capacity_problems(R"(, "pad_to_capacity": true)") ==
         Lines{"s.json: 'pad_to_capacity' is given without 'capacity_factor'; allowed: both or "
               "neither"});
   s.mesh.tp = 2;
@@ -95,23 +96,24 @@ TEST_CASE("padding beyond all tokens of a sequence is refused") {
   model.layers[1].feed_forward.num_experts = 8;
   model.layers[1].feed_forward.top_k = 2;
   Strategy s = parse_strategy(
-      sound(R"(, "capacity_factor": 4, "drop": "position", "pad_to_capacity": true)"), "s.json");
-  CHECK(lines_of(s, model) == Lines{});
+      sound_with(R"(, "capacity_factor": 4, "drop": "position", "pad_to_capacity": true)"),
+      "s.json");
+  CHECK(capacity_lines(s, model) == Lines{});
   s.capacity.factor = 4.1;
-  CHECK(lines_of(s, model) ==
+  CHECK(capacity_lines(s, model) ==
         Lines{"'pad_to_capacity' is given with 'capacity_factor' 4.1, more than all tokens of a "
               "sequence; allowed: at most the experts over top_k, 8 over 2"});
   s.capacity.pads = false;
-  CHECK(lines_of(s, model) == Lines{});
+  CHECK(capacity_lines(s, model) == Lines{});
 }
 
 TEST_CASE("a capacity that is none is refused") {
-  CHECK(problems_of(R"(, "capacity_factor": 0, "drop": "position")") ==
+  CHECK(capacity_problems(R"(, "capacity_factor": 0, "drop": "position")") ==
         Lines{"s.json: 'capacity_factor' is 0; allowed: a number from 0.01 to 1000"});
-  CHECK(problems_of(R"(, "capacity_factor": 1.25)") == Lines{"s.json: 'drop' is missing"});
-  CHECK(problems_of(R"(, "capacity_factor": 2, "drop": "probs")") ==
+  CHECK(capacity_problems(R"(, "capacity_factor": 1.25)") == Lines{"s.json: 'drop' is missing"});
+  CHECK(capacity_problems(R"(, "capacity_factor": 2, "drop": "probs")") ==
         Lines{"s.json: 'drop' is 'probs'; allowed: probability, position"});
-  CHECK(problems_of(R"(, "drop": "position")") ==
+  CHECK(capacity_problems(R"(, "drop": "position")") ==
         Lines{"s.json: 'drop' is given without 'capacity_factor'; allowed: both or neither"});
 }
 
@@ -119,14 +121,14 @@ TEST_CASE("a dense model has no experts with a capacity") {
   model::Model dense;
   dense.name = "tiny";
   dense.layers.resize(2);
-  Strategy s = parse_strategy(sound(""), "s.json");
-  CHECK(lines_of(s, dense) == Lines{});
+  Strategy s = parse_strategy(sound_with(""), "s.json");
+  CHECK(capacity_lines(s, dense) == Lines{});
   s.capacity.factor = 1.5;
-  CHECK(lines_of(s, dense) ==
+  CHECK(capacity_lines(s, dense) ==
         Lines{"'capacity_factor' is 1.5, but tiny is dense (no experts); allowed: none"});
   dense.layers[1].feed_forward.num_experts = 4;
-  CHECK(lines_of(s, dense) == Lines{});
+  CHECK(capacity_lines(s, dense) == Lines{});
   s.capacity.factor = -1;
-  CHECK(lines_of(s, dense) ==
+  CHECK(capacity_lines(s, dense) ==
         Lines{"'capacity_factor' is -1; allowed: a number from 0.01 to 1000"});
 }

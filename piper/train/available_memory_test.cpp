@@ -8,7 +8,7 @@ namespace piper::train {
 namespace {
 
 TEST_CASE("the machine's available memory, or less when the control group leaves less") {
-  const testing::TestFolder root;
+  const piper::testing::TestFolder root;
   CHECK(available_memory_bytes(root.path()) == std::numeric_limits<int64_t>::max());
   root.write(
       "proc/meminfo",

@@ -12,8 +12,8 @@
 namespace piper::train {
 namespace {
 
-strategy::Strategy strategy_of(int64_t dp, int64_t micro_batches, int64_t sequences,
-                               int64_t sequence) {
+strategy::Strategy batches_strategy(int64_t dp, int64_t micro_batches, int64_t sequences,
+                                    int64_t sequence) {
   strategy::Strategy s;
   s.mesh = {.pp = 1, .ep = 1, .dp = dp};
   s.sequence = sequence;
@@ -47,7 +47,7 @@ std::vector<std::string> global_batch(const data::Corpus& text, const strategy::
 }
 
 // The bytes' values as an indexed dataset.
-data::Corpus indexed(const testing::TestFolder& folder, const std::string& name,
+data::Corpus indexed(const piper::testing::TestFolder& folder, const std::string& name,
                      std::string_view bytes) {
   data::IndexedDatasetWriter writer(folder.path() / name, data::TokenType::kUint16);
   const auto* first = reinterpret_cast<const unsigned char*>(bytes.data());
@@ -64,13 +64,13 @@ data::Text alphabet() {
 
 TEST_CASE("every mesh sees the same global batch, and each sequence is a window of the text") {
   const data::Text text = alphabet();
-  const auto reference = global_batch(text, strategy_of(1, 1, 12, 7), 5, 3);
+  const auto reference = global_batch(text, batches_strategy(1, 1, 12, 7), 5, 3);
   CHECK(reference.size() == 12);
   for (const auto& window : reference) CHECK(bytes_of(text).find(window) != std::string::npos);
-  CHECK(global_batch(text, strategy_of(4, 3, 1, 7), 5, 3) == reference);
-  CHECK(global_batch(text, strategy_of(2, 2, 3, 7), 5, 3) == reference);
-  CHECK(global_batch(text, strategy_of(1, 1, 12, 7), 5, 4) != reference);
-  CHECK(global_batch(text, strategy_of(1, 1, 12, 7), 6, 3) != reference);
+  CHECK(global_batch(text, batches_strategy(4, 3, 1, 7), 5, 3) == reference);
+  CHECK(global_batch(text, batches_strategy(2, 2, 3, 7), 5, 3) == reference);
+  CHECK(global_batch(text, batches_strategy(1, 1, 12, 7), 5, 4) != reference);
+  CHECK(global_batch(text, batches_strategy(1, 1, 12, 7), 6, 3) != reference);
 }
 
 TEST_CASE("starts are spread evenly over all windows that fit, the last one included") {
@@ -78,20 +78,21 @@ TEST_CASE("starts are spread evenly over all windows that fit, the last one incl
   std::vector<int> hits(8, 0);  // 10 bytes, windows of 3: starts 0..7
   for (int64_t step = 0; step < 1000; ++step)
     for (int64_t index = 0; index < 8; ++index)
-      ++hits.at(static_cast<size_t>(window_start(text, strategy_of(1, 1, 8, 2), 1, step, index)));
+      ++hits.at(
+          static_cast<size_t>(window_start(text, batches_strategy(1, 1, 8, 2), 1, step, index)));
   for (const int count : hits)
     CHECK(std::abs(count - 1000) < 150);  // 5 standard deviations of 29.6
 }
 
 TEST_CASE("a dataset's windows are read once an epoch, the same by every mesh, across steps") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   const data::Text text = alphabet();  // 997 tokens: 142 windows of 7 + 1
   const data::Corpus corpus = indexed(folder, "a", bytes_of(text));
   REQUIRE(num_windows(corpus, 7) == 142);
   std::vector<std::string> epoch, again;
   for (int64_t step = 1; step <= 72; ++step) {  // 4 sequences a step: two epochs are 71 steps
-    const auto batch = global_batch(corpus, strategy_of(1, 1, 4, 7), 5, step);
-    CHECK(global_batch(corpus, strategy_of(2, 2, 1, 7), 5, step) == batch);
+    const auto batch = global_batch(corpus, batches_strategy(1, 1, 4, 7), 5, step);
+    CHECK(global_batch(corpus, batches_strategy(2, 2, 1, 7), 5, step) == batch);
     for (const std::string& window : batch)
       if (epoch.size() < 142)
         epoch.push_back(window);
@@ -103,13 +104,13 @@ TEST_CASE("a dataset's windows are read once an epoch, the same by every mesh, a
   CHECK(std::multiset<std::string>(epoch.begin(), epoch.end()) == expected);
   CHECK(std::multiset<std::string>(again.begin(), again.end()) == expected);
   CHECK(epoch != again);
-  CHECK(global_batch(corpus, strategy_of(1, 1, 4, 7), 6, 1) !=
-        global_batch(corpus, strategy_of(1, 1, 4, 7), 5, 1));
+  CHECK(global_batch(corpus, batches_strategy(1, 1, 4, 7), 6, 1) !=
+        global_batch(corpus, batches_strategy(1, 1, 4, 7), 5, 1));
 }
 
 TEST_CASE("a mesh validates on the first windows in order, and ignores what fills its last batch") {
   const data::Text text("0123456789abc", "digits");  // 4 windows of 3 + 1
-  const strategy::Strategy s = strategy_of(2, 1, 1, 3);
+  const strategy::Strategy s = batches_strategy(2, 1, 1, 3);
   for (int64_t window = 0; window < 4; ++window) {
     const executor::MicroBatch batch = validation_batch(text, s, 3, window / 2, window % 2, 0);
     if (window < 3) {
@@ -128,7 +129,7 @@ TEST_CASE("evaluation windows do not overlap, targets are shifted by one, the ta
   CHECK(num_windows(text, 4) == 2);
   CHECK(num_windows(text, 9) == 1);
   CHECK_THROWS_AS(num_windows(text, 10), InvalidInput);
-  const strategy::Strategy s = strategy_of(1, 1, 2, 4);
+  const strategy::Strategy s = batches_strategy(1, 1, 2, 4);
   const executor::MicroBatch batch = validation_batch(text, s, 2, 0, 0, 0);
   CHECK(at::equal(batch.tokens_BS, at::arange('0', '8', at::kLong).view({2, 4})));
   CHECK(at::equal(batch.targets_T, at::arange('1', '9', at::kLong)));
@@ -136,7 +137,7 @@ TEST_CASE("evaluation windows do not overlap, targets are shifted by one, the ta
 
 TEST_CASE(
     "one rank evaluates as many windows at once as make 2,048 tokens, if that changes nothing") {
-  strategy::Strategy s = strategy_of(1, 3, 2, 256);
+  strategy::Strategy s = batches_strategy(1, 3, 2, 256);
   const auto at_once = [&](int64_t num_windows) {
     const strategy::Strategy wide = in_wide_batches(s, num_windows);
     CHECK(wide.num_micro_batches * wide.micro_batch_sequences == wide.global_batch_sequences);

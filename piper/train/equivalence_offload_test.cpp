@@ -11,15 +11,15 @@ namespace {
 using strategy::Offload;
 using strategy::Precision;
 
-using Case = std::pair<model::Model, strategy::Strategy>;
+using OffloadCase = std::pair<model::Model, strategy::Strategy>;
 
 // Every schedule, precision, axis and form of a mixture layer, with what is recomputed.
-std::vector<Case> cases() {
+std::vector<OffloadCase> cases() {
   using Schedule = PipelineSchedule;
   const model::Model plain = small_model();
   model::Model tied = plain;
   tied.tied_embeddings = true;
-  std::vector<Case> cases;
+  std::vector<OffloadCase> cases;
   const auto add = [&](const model::Model& model, strategy::Mesh mesh,
                        Schedule schedule = Schedule::k1F1B, Precision precision = Precision::kFp64,
                        int64_t zero = 0) -> strategy::Strategy& {

@@ -17,7 +17,7 @@ using strategy::Reduction;
 
 constexpr int64_t kSteps = 6, kCompression = 6;
 
-struct Case {
+struct ResidualsCase {
   strategy::Mesh mesh;
   int64_t zero = 1;
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
@@ -25,7 +25,7 @@ struct Case {
   bool sequence_parallel = true;
 };
 
-strategy::Strategy strategy_of(const model::Model& model, const Case& c) {
+strategy::Strategy residuals_strategy(const model::Model& model, const ResidualsCase& c) {
   strategy::Strategy s =
       testing::strategy_of(model, MeshRun{.mesh = c.mesh,
                                           .schedule = c.schedule,
@@ -121,20 +121,22 @@ Trained of_one_rank(const model::Model& model, const strategy::Strategy& s) {
 
 TEST_CASE("experts that travel as residuals train as one rank that holds the rest back") {
   for (const auto& [model, c] : {
-           std::pair{small_model(), Case{{.dp = 2}}},
-           std::pair{small_model(), Case{{.ep = 2, .dp = 4}}},
-           std::pair{small_model(), Case{{.ep = 2, .dp = 4}, 2}},
-           std::pair{small_model(),
-                     Case{{.dp = 4}, 1, PipelineSchedule::k1F1B, Reduction::kHierarchical}},
+           std::pair{small_model(), ResidualsCase{{.dp = 2}}},
+           std::pair{small_model(), ResidualsCase{{.ep = 2, .dp = 4}}},
+           std::pair{small_model(), ResidualsCase{{.ep = 2, .dp = 4}, 2}},
+           std::pair{
+               small_model(),
+               ResidualsCase{{.dp = 4}, 1, PipelineSchedule::k1F1B, Reduction::kHierarchical}},
            std::pair{deepseek_like(),
-                     Case{{.pp = 2, .ep = 2, .dp = 4}, 1, PipelineSchedule::kZbH1}},
+                     ResidualsCase{{.pp = 2, .ep = 2, .dp = 4}, 1, PipelineSchedule::kZbH1}},
            std::pair{small_model(),
-                     Case{{.pp = 2, .ep = 2, .dp = 4, .vpp = 2}, 2, PipelineSchedule::kDualPipeV}},
-           std::pair{qwen2_like(), Case{{.ep = 2, .dp = 2, .tp = 2}}},
-           std::pair{model::with_mtp(small_model(), 1), Case{{.pp = 2, .ep = 2, .dp = 4}}},
-           std::pair{small_model(), Case{{.ep = 2, .dp = 2, .cp = 2}}},
+                     ResidualsCase{
+                         {.pp = 2, .ep = 2, .dp = 4, .vpp = 2}, 2, PipelineSchedule::kDualPipeV}},
+           std::pair{qwen2_like(), ResidualsCase{{.ep = 2, .dp = 2, .tp = 2}}},
+           std::pair{model::with_mtp(small_model(), 1), ResidualsCase{{.pp = 2, .ep = 2, .dp = 4}}},
+           std::pair{small_model(), ResidualsCase{{.ep = 2, .dp = 2, .cp = 2}}},
        }) {
-    const strategy::Strategy s = strategy_of(model, c);
+    const strategy::Strategy s = residuals_strategy(model, c);
     INFO(model.name, " pp ", c.mesh.pp, " ep ", c.mesh.ep, " dp ", c.mesh.dp, " tp ", c.mesh.tp,
          " cp ", c.mesh.cp, " zero ", c.zero);
     const Trained one = of_one_rank(model, s);
@@ -160,8 +162,8 @@ TEST_CASE("experts that travel as residuals train as one rank that holds the res
 TEST_CASE("what is sent of experts does not depend on the schedule") {
   const model::Model model = small_model();
   const auto of = [&](PipelineSchedule schedule, strategy::Precision precision) {
-    strategy::Strategy s =
-        strategy_of(model, Case{.mesh = {.pp = 2, .ep = 2, .dp = 4}, .schedule = schedule});
+    strategy::Strategy s = residuals_strategy(
+        model, ResidualsCase{.mesh = {.pp = 2, .ep = 2, .dp = 4}, .schedule = schedule});
     s.precision = precision;
     return run_training(model, s, kSteps);
   };
@@ -178,7 +180,7 @@ TEST_CASE("what is sent of experts does not depend on the schedule") {
 
 TEST_CASE("neither an evaluation nor a comparison of replicas changes what was told") {
   const model::Model model = small_model();
-  const strategy::Strategy s = strategy_of(model, Case{.mesh = {.ep = 2, .dp = 4}});
+  const strategy::Strategy s = residuals_strategy(model, ResidualsCase{.mesh = {.ep = 2, .dp = 4}});
   const schedule::StepGraph evaluation = schedule::write_evaluation(model, s);
   const Trained plain = run_training(model, s, kSteps);
   const Trained watched = run_training(

@@ -9,7 +9,7 @@ namespace {
 using strategy::Precision;
 using strategy::Reduction;
 
-struct Case {
+struct StatesCase {
   strategy::Mesh mesh;
   Precision precision = Precision::kFp32;
   Reduction reduction = Reduction::kDirect;
@@ -23,18 +23,18 @@ collective::Topology nodes_of_two(int64_t num_ranks) {
   return nodes;
 }
 
-strategy::Strategy strategy_of(const model::Model& model, const Case& c, int64_t zero) {
+strategy::Strategy strategy_of(const model::Model& model, const StatesCase& c, int64_t zero) {
   strategy::Strategy s = strategy_for(model, c.mesh, c.schedule, Recompute::kNone, c.precision);
   s.reduction = c.reduction;
   s.zero = zero;
   return s;
 }
 
-Trained run(const model::Model& model, const Case& c, int64_t zero) {
+Trained run(const model::Model& model, const StatesCase& c, int64_t zero) {
   return run_training(model, strategy_of(model, c, zero), 4, {}, 0.3, nodes_of_two(c.mesh.world()));
 }
 
-std::string text(const Case& c) {
+std::string text(const StatesCase& c) {
   return fmt::format("pp {} ep {} dp {} tp {} etp {} {} {} {}", c.mesh.pp, c.mesh.ep, c.mesh.dp,
                      c.mesh.tp, c.mesh.etp, strategy::name(c.schedule), strategy::name(c.precision),
                      strategy::name(c.reduction));
@@ -48,43 +48,43 @@ TEST_CASE("with divided optimizer states every weight, loss and norm is the same
   tied.tied_embeddings = true;
   const model::Model with_modules = model::with_mtp(plain, 2);
   for (const auto& [model, c] : {
-           std::pair{plain, Case{{.dp = 2}}},
-           std::pair{plain, Case{{.ep = 2, .dp = 4}, Precision::kBf16}},
-           std::pair{plain, Case{{.dp = 4}, Precision::kFp64, Reduction::kHierarchical}},
-           std::pair{plain, Case{{.pp = 2, .ep = 2, .dp = 4},
-                                 Precision::kFp32,
-                                 Reduction::kHierarchical,
-                                 PipelineSchedule::kGPipe}},
-           std::pair{tied, Case{{.pp = 2, .dp = 2}, Precision::kBf16}},
-           std::pair{tied, Case{{.ep = 2, .dp = 2}}},
-           std::pair{with_modules, Case{{.pp = 2, .ep = 2, .dp = 2}}},
+           std::pair{plain, StatesCase{{.dp = 2}}},
+           std::pair{plain, StatesCase{{.ep = 2, .dp = 4}, Precision::kBf16}},
+           std::pair{plain, StatesCase{{.dp = 4}, Precision::kFp64, Reduction::kHierarchical}},
+           std::pair{plain, StatesCase{{.pp = 2, .ep = 2, .dp = 4},
+                                       Precision::kFp32,
+                                       Reduction::kHierarchical,
+                                       PipelineSchedule::kGPipe}},
+           std::pair{tied, StatesCase{{.pp = 2, .dp = 2}, Precision::kBf16}},
+           std::pair{tied, StatesCase{{.ep = 2, .dp = 2}}},
+           std::pair{with_modules, StatesCase{{.pp = 2, .ep = 2, .dp = 2}}},
            // Several chunks a rank, backwards in two parts, both ends on one rank.
-           std::pair{plain, Case{{.pp = 2, .ep = 2, .dp = 2, .vpp = 2},
-                                 Precision::kFp32,
-                                 Reduction::kDirect,
-                                 PipelineSchedule::kInterleaved}},
-           std::pair{plain, Case{{.pp = 2, .dp = 2},
-                                 Precision::kBf16,
-                                 Reduction::kDirect,
-                                 PipelineSchedule::kZbH1}},
-           std::pair{with_modules, Case{{.pp = 2, .ep = 2, .dp = 4, .vpp = 2},
-                                        Precision::kFp32,
-                                        Reduction::kHierarchical,
-                                        PipelineSchedule::kZbV}},
-           std::pair{tied, Case{{.pp = 2, .dp = 2, .vpp = 2},
-                                Precision::kFp32,
-                                Reduction::kDirect,
-                                PipelineSchedule::kDualPipeV}},
+           std::pair{plain, StatesCase{{.pp = 2, .ep = 2, .dp = 2, .vpp = 2},
+                                       Precision::kFp32,
+                                       Reduction::kDirect,
+                                       PipelineSchedule::kInterleaved}},
+           std::pair{plain, StatesCase{{.pp = 2, .dp = 2},
+                                       Precision::kBf16,
+                                       Reduction::kDirect,
+                                       PipelineSchedule::kZbH1}},
+           std::pair{with_modules, StatesCase{{.pp = 2, .ep = 2, .dp = 4, .vpp = 2},
+                                              Precision::kFp32,
+                                              Reduction::kHierarchical,
+                                              PipelineSchedule::kZbV}},
+           std::pair{tied, StatesCase{{.pp = 2, .dp = 2, .vpp = 2},
+                                      Precision::kFp32,
+                                      Reduction::kDirect,
+                                      PipelineSchedule::kDualPipeV}},
            // Shared matrices: sums over the stage of what is whole, over the data group of parts.
-           std::pair{plain, Case{{.ep = 4, .dp = 2, .tp = 2}, Precision::kBf16}},
-           std::pair{deepseek_like(), Case{{.pp = 2, .ep = 2, .dp = 2, .tp = 2},
-                                           Precision::kFp32,
-                                           Reduction::kHierarchical}},
-           std::pair{plain, Case{{.ep = 2, .dp = 4, .etp = 2, .tp = 2}, Precision::kBf16}},
-           std::pair{tied, Case{{.pp = 2, .dp = 2, .vpp = 2, .tp = 2},
-                                Precision::kFp32,
-                                Reduction::kDirect,
-                                PipelineSchedule::kZbV}},
+           std::pair{plain, StatesCase{{.ep = 4, .dp = 2, .tp = 2}, Precision::kBf16}},
+           std::pair{deepseek_like(), StatesCase{{.pp = 2, .ep = 2, .dp = 2, .tp = 2},
+                                                 Precision::kFp32,
+                                                 Reduction::kHierarchical}},
+           std::pair{plain, StatesCase{{.ep = 2, .dp = 4, .etp = 2, .tp = 2}, Precision::kBf16}},
+           std::pair{tied, StatesCase{{.pp = 2, .dp = 2, .vpp = 2, .tp = 2},
+                                      Precision::kFp32,
+                                      Reduction::kDirect,
+                                      PipelineSchedule::kZbV}},
        }) {
     INFO(text(c));
     const Trained whole = run(model, c, 0), divided = run(model, c, 1);

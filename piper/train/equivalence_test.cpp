@@ -123,7 +123,7 @@ const Placed kPlaced[] = {
      {Recompute::kExperts, Recompute::kFull}},
 };
 
-strategy::Strategy strategy_of(const model::Model& model, const Placed& placed) {
+strategy::Strategy placed_strategy(const model::Model& model, const Placed& placed) {
   strategy::Strategy s = strategy_for(model, placed.mesh, placed.schedule, Recompute::kNone,
                                       strategy::Precision::kFp64);
   if (!placed.layers_per_stage.empty()) s.layers_per_stage = placed.layers_per_stage;
@@ -169,7 +169,7 @@ TEST_CASE(
                      num_steps());
     check_learned(reference);
     for (const Placed& placed : kPlaced) {
-      const strategy::Strategy s = strategy_of(model, placed);
+      const strategy::Strategy s = placed_strategy(model, placed);
       check_equal(reference, run_training(model, s, num_steps()),
                   fmt::format("{} {} {}", model.name, strategy::name(s.schedule),
                               strategy::to_json(s)["mesh"].dump()));

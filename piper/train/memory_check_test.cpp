@@ -11,7 +11,7 @@
 namespace piper::train {
 namespace {
 
-strategy::Strategy strategy_of(const model::Model& model, int64_t pp, int64_t dp) {
+strategy::Strategy memory_strategy(const model::Model& model, int64_t pp, int64_t dp) {
   strategy::Strategy s;
   s.mesh = {.pp = pp, .ep = dp, .dp = dp};
   s.precision = strategy::Precision::kBf16;
@@ -44,7 +44,7 @@ std::string problem(const model::Model& model, const strategy::Strategy& s, int6
 TEST_CASE("what ranks need is what `estimate` says of their stages, on whatever cluster") {
   const model::Model model = model::load_model("piper-10m");
   for (const auto& [pp, dp] : {std::pair{1, 1}, std::pair{2, 2}, std::pair{3, 1}}) {
-    const strategy::Strategy s = strategy_of(model, pp, dp);
+    const strategy::Strategy s = memory_strategy(model, pp, dp);
     int64_t state = 0, all = 0;
     for (const char* name : {"frontier", "dgx-h100"}) {
       const cluster::Cluster cluster = cluster::load_cluster(name);
@@ -63,7 +63,7 @@ TEST_CASE("what ranks need is what `estimate` says of their stages, on whatever 
 
 TEST_CASE("a run that does not fit is refused by what it needs, activations included") {
   const model::Model model = model::load_model("piper-10m");
-  const strategy::Strategy s = strategy_of(model, 2, 2);
+  const strategy::Strategy s = memory_strategy(model, 2, 2);
   const NeededMemory needed = needed_memory(model, s, first_ranks(4));
   CHECK(needed.activations > 0);
   CHECK(problem(model, s, 4, needed.total()) == "");
@@ -79,13 +79,13 @@ TEST_CASE("a run that does not fit is refused by what it needs, activations incl
 
 TEST_CASE("what is left with the host has room there, or the run says what it needs") {
   const model::Model model = model::load_model("piper-10m");
-  strategy::Strategy s = strategy_of(model, 2, 2);
+  strategy::Strategy s = memory_strategy(model, 2, 2);
   const std::vector<Rank> ranks = first_ranks(4);
   CHECK_THROWS_WITH_AS(require_host_memory(model, s, ranks, "/disk", 1 << 30),
                        doctest::Contains("--host-folder"), InvalidInput);
   s.offload = strategy::Offload::kOptimizer;
   // Two moments and a master copy of every parameter.
-  const NeededMemory kept = needed_memory(model, strategy_of(model, 2, 2), ranks),
+  const NeededMemory kept = needed_memory(model, memory_strategy(model, 2, 2), ranks),
                      needed = needed_memory(model, s, ranks);
   CHECK(kept.host == 0);
   CHECK(needed.host == kept.state - needed.state);

@@ -17,7 +17,7 @@ report::StepMetrics sample(int64_t step) {
 
 TEST_CASE(
     "resuming keeps the lines up to the checkpoint's step and drops the rest and a torn line") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   const auto path = folder.path() / "metrics.jsonl";
   {
     MetricsWriter writer(path, 0);
@@ -37,7 +37,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a metrics file that is something else is not thrown away") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   const auto path = folder.write("metrics.jsonl", "{\"step\": 1}\nmy notes\n");
   {
     const MetricsWriter writer(path, 1);
@@ -64,7 +64,7 @@ TEST_CASE("a file that is cut anywhere keeps its whole lines; the torn one is ke
     CAPTURE(size);
     const std::string cut = text.substr(0, size);
     const size_t whole = cut.rfind('\n') == std::string::npos ? 0 : cut.rfind('\n') + 1;
-    const testing::TestFolder folder;
+    const piper::testing::TestFolder folder;
     const auto path = folder.write("metrics.jsonl", cut);
     folder.write("metrics.jsonl.damaged", "of an earlier crash");
     const MetricsWriter writer(path, 4);

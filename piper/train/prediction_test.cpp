@@ -27,7 +27,7 @@ RunRequest unpriced_run(const std::filesystem::path& folder) {
 }  // namespace
 
 TEST_CASE("a cluster without figures for the precision trains, without a prediction, and says so") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = unpriced_run(folder.path() / "run");
   std::vector<std::string> said;
   r.say = [&](const std::string& line) { said.push_back(line); };
@@ -59,7 +59,7 @@ TEST_CASE("a cluster without figures for the precision trains, without a predict
 
 TEST_CASE(
     "a run that runs out of memory in a precision without figures still says what would help") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = unpriced_run(folder.path() / "run");
   r.memory_limit_bytes = 1 << 16;
   std::string what;

@@ -21,7 +21,7 @@ constexpr const char* kConfig =
   "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256,
   "num_local_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": 64})";
 
-RunRequest request(const testing::TestFolder& folder, const strategy::Mesh& mesh,
+RunRequest request(const piper::testing::TestFolder& folder, const strategy::Mesh& mesh,
                    const char* policy) {
   RunRequest r;
   r.model = model::load_model(folder.write("config.json", kConfig).string());
@@ -66,7 +66,7 @@ std::string failure(const std::function<void()>& f) {
 }  // namespace
 
 TEST_CASE("a run that rebalances learns the same, to the bit, and says what moved") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   const strategy::Mesh mesh{.pp = 1, .ep = 4, .dp = 4};
   const RunResult still = run_training(request(folder, mesh, "off"));
   CHECK_FALSE(still.metrics.front()["migrated_experts"]);
@@ -86,7 +86,7 @@ TEST_CASE("a run that rebalances learns the same, to the bit, and says what move
 }
 
 TEST_CASE("by threshold the busiest rank of a skewed run has fewer rows afterwards") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 4, .dp = 4}, "threshold:1.01");
   r.options.learning_rate.peak = r.options.learning_rate.minimum = 1e-7;  // the routers stay
   std::string said;
@@ -107,7 +107,7 @@ TEST_CASE("by threshold the busiest rank of a skewed run has fewer rows afterwar
 }
 
 TEST_CASE("a run that was stopped after it had rebalanced goes on as if it had not been stopped") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   const strategy::Mesh mesh{.pp = 2, .ep = 2, .dp = 4};
   for (const char* policy : {"threshold:1.01", "random:0.5"}) {
     CAPTURE(std::string(policy));
@@ -141,7 +141,7 @@ TEST_CASE("a run that was stopped after it had rebalanced goes on as if it had n
 }
 
 TEST_CASE("a checkpoint with moved experts loads on any mesh") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 4, .dp = 4}, "random:1");
   r.checkpoint_every = 1;
   r.stop_after = 4;
@@ -176,7 +176,7 @@ TEST_CASE("a checkpoint with moved experts loads on any mesh") {
 }
 
 TEST_CASE("a rank that fails while experts move leaves the last checkpoint intact") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 4, .dp = 4}, "random:1");
   const RunResult expected = run_training(r);
   r.folder = folder.path() / "failing";
@@ -202,7 +202,7 @@ TEST_CASE("a rank that fails while experts move leaves the last checkpoint intac
 }
 
 TEST_CASE("copies of hot experts are chosen again and again, and the busiest rank has fewer rows") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 2, .ep = 2, .dp = 4}, "replicate");
   r.strategy.redundant_experts = 4;
   std::string said;
@@ -249,7 +249,7 @@ TEST_CASE("copies of hot experts are chosen again and again, and the busiest ran
 }
 
 TEST_CASE("a run begins with the placement of a file, and refuses one that is none") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   const strategy::Mesh mesh{.pp = 1, .ep = 2, .dp = 2};
   RunRequest r = request(folder, mesh, "off");
   const RunResult plain = run_training(r);
@@ -272,7 +272,7 @@ TEST_CASE("a run begins with the placement of a file, and refuses one that is no
 }
 
 TEST_CASE("a policy that cannot be followed is refused before the run") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2}, "threshold:1.3");
   const auto experts = cost::expert_bytes(r.model, r.strategy.precision);
   const auto said = [&] { return problems(r.rebalance, r.strategy, experts); };

@@ -38,7 +38,7 @@ RunRequest poor_choice(const std::filesystem::path& folder, plan::Replan kind) {
 }  // namespace
 
 TEST_CASE("a run that may change its strategy does, and ends where one that stayed does") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest changing = poor_choice(folder.path() / "auto", plan::Replan::kAuto);
   const RunResult changed = run_training(changing);
   const RunResult stayed = run_training(poor_choice(folder.path() / "off", plan::Replan::kOff));
@@ -60,7 +60,7 @@ TEST_CASE("a run that may change its strategy does, and ends where one that stay
 }
 
 TEST_CASE("a run that is to ask says what would be faster, leaves it in its folder, and stays") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = poor_choice(folder.path() / "ask", plan::Replan::kAsk);
   std::vector<std::string> said;
   r.say = [&](const std::string& line) { said.push_back(line); };
@@ -73,7 +73,7 @@ TEST_CASE("a run that is to ask says what would be faster, leaves it in its fold
 }
 
 TEST_CASE("a cluster without figures, or one that is described, leaves nothing to compare with") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = poor_choice(folder.path() / "run", plan::Replan::kAsk);
   r.cluster.kind = "gpu";
   CHECK_THROWS_WITH_AS(run_training(r),

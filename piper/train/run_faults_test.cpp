@@ -39,7 +39,7 @@ std::string some_text() {
   return text;
 }
 
-RunRequest request(const testing::TestFolder& folder, const strategy::Mesh& mesh) {
+RunRequest request(const piper::testing::TestFolder& folder, const strategy::Mesh& mesh) {
   RunRequest r;
   r.model = model::load_model(folder.write("config.json", kConfig).string());
   r.strategy = cost::example::strategy(r.model, mesh.pp, mesh.ep, mesh.dp, 2);
@@ -54,7 +54,7 @@ RunRequest request(const testing::TestFolder& folder, const strategy::Mesh& mesh
 }
 
 // One bit of the exponent of one weight.
-void flip(const std::string& name, RankTrainer& trainer) {
+void flip_in(const std::string& name, RankTrainer& trainer) {
   for (nn::Parameter& parameter : trainer.stage().parameters()) {
     if (parameter.name.find(name) == std::string::npos) continue;
     auto* weights = static_cast<uint32_t*>(parameter.value.mutable_data_ptr());
@@ -79,7 +79,7 @@ double seconds_of(const std::function<void()>& f) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-RunRequest unlimited(RunRequest request, const testing::TestFolder& folder) {
+RunRequest unlimited(RunRequest request, const piper::testing::TestFolder& folder) {
   request.memory_limit_bytes = RunRequest().memory_limit_bytes;
   request.folder = folder.path() / "unlimited";
   return request;
@@ -88,11 +88,11 @@ RunRequest unlimited(RunRequest request, const testing::TestFolder& folder) {
 }  // namespace
 
 TEST_CASE("a bit that flips on one rank is found before the next save, and its rank named") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 3});
   r.checkpoint_every = 2;
   r.after_step = [](int64_t step, RankTrainer& trainer) {
-    if (step == 3 && trainer.rank() == Rank(1)) flip("norm", trainer);
+    if (step == 3 && trainer.rank() == Rank(1)) flip_in("norm", trainer);
   };
   const std::string said = failure(r);
   CHECK(said.find("replicas drifted apart by step 4: rank 1's copy of ") == 0);
@@ -106,7 +106,7 @@ TEST_CASE("a bit that flips on one rank is found before the next save, and its r
 }
 
 TEST_CASE("a bit that flips in a moment of one rank is found before the next save") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 3});
   r.checkpoint_every = 2;
   r.after_step = [](int64_t step, RankTrainer& trainer) {
@@ -162,7 +162,7 @@ TEST_CASE(
   for (const float value : {std::nanf(""), INFINITY})
     for (const strategy::Mesh mesh :
          {strategy::Mesh{.pp = 1, .ep = 1, .dp = 3}, strategy::Mesh{.pp = 2, .ep = 2, .dp = 2}}) {
-      const testing::TestFolder folder;
+      const piper::testing::TestFolder folder;
       RunRequest r = request(folder, mesh);
       r.num_steps = 6;
       r.checkpoint_every = 6;
@@ -197,7 +197,7 @@ TEST_CASE(
 }
 
 TEST_CASE("three steps in a row that are not finite end the run, one that heals starts anew") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   for (const auto& [last, said] : {std::pair(4, ""), std::pair(5, "up to step 5")}) {
     RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
     r.num_steps = 9;
@@ -218,7 +218,7 @@ TEST_CASE("three steps in a row that are not finite end the run, one that heals 
 
 // Weights near the largest float are finite and are saved; what is computed with them is not.
 TEST_CASE("the count of bad steps in a row survives a restart") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
   r.num_steps = 9;
   r.checkpoint_every = 1;
@@ -241,7 +241,7 @@ TEST_CASE("the count of bad steps in a row survives a restart") {
 TEST_CASE("a state that is not finite is not saved, and costs no checkpoint that is") {
   for (const bool in_weights : {true, false})
     for (const float value : {std::nanf(""), INFINITY}) {
-      const testing::TestFolder folder;
+      const piper::testing::TestFolder folder;
       RunRequest r = request(folder, {.pp = 2, .ep = 1, .dp = 1});
       r.num_steps = 6;
       r.checkpoint_every = 2;
@@ -277,7 +277,7 @@ static void flip_middle(const std::filesystem::path& file) {
 }
 
 TEST_CASE("a damaged checkpoint is set aside, and never costs the good one it was resumed from") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
   r.num_steps = 12;
   r.checkpoint_every = 5;
@@ -327,7 +327,7 @@ TEST_CASE("a damaged checkpoint is set aside, and never costs the good one it wa
 }
 
 TEST_CASE("a damaged end of the metrics or of the events refuses no sound checkpoint") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 1});
   r.checkpoint_every = 2;
   r.stop_after = 2;
@@ -352,7 +352,7 @@ TEST_CASE("a damaged end of the metrics or of the events refuses no sound checkp
 }
 
 TEST_CASE("a fresh start removes what Piper wrote and nothing else") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 1});
   r.checkpoint_every = 2;
   CHECK(failure(r) == "");
@@ -378,7 +378,7 @@ TEST_CASE("a fresh start removes what Piper wrote and nothing else") {
                            "metrics.jsonl.damaged", "tensorboard/events.0000000001.damaged"})
     CHECK_FALSE(std::filesystem::exists(r.folder / name));
   // Not by way of a link, either.
-  const testing::TestFolder elsewhere;
+  const piper::testing::TestFolder elsewhere;
   elsewhere.write("step-00000001/manifest.json", "{}");
   std::filesystem::remove_all(r.folder / "checkpoints");
   std::filesystem::create_directory_symlink(elsewhere.path(), r.folder / "checkpoints");
@@ -388,7 +388,7 @@ TEST_CASE("a fresh start removes what Piper wrote and nothing else") {
 }
 
 TEST_CASE("a save that fails in the background ends the run at its next step") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
   r.num_steps = 12;
   r.checkpoint_every = 2;
@@ -425,7 +425,7 @@ TEST_CASE("a save that fails in the background ends the run at its next step") {
 
 TEST_CASE(
     "a rank that runs out of memory says where, component by component, and what would help") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
   r.strategy.micro_batch_sequences = 8;
   r.strategy.sequence = 64;
@@ -457,7 +457,7 @@ TEST_CASE(
 TEST_CASE(
     "two runs in one folder: the second is refused with the name of the first, and may come after "
     "it") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest first = request(folder, {.pp = 1, .ep = 1, .dp = 1});
   first.checkpoint_every = 2;
   RunRequest second = request(folder, {.pp = 1, .ep = 1, .dp = 1});
@@ -475,7 +475,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a machine slower than its description is said while the run goes on") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 2});
   r.num_steps = 8;
   r.deviation_bound = 0.25;
@@ -491,7 +491,7 @@ TEST_CASE("a machine slower than its description is said while the run goes on")
 }
 
 TEST_CASE("what is predicted before a run has the load that was planned for") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 2, .dp = 2});
   r.num_steps = 1;
   r.load = cost::parse_load("hot-rank:1.5");

@@ -23,7 +23,7 @@ std::string refusal(const fs::path& folder) {
 }
 
 TEST_CASE("a lock that is a symbolic link is refused, and what it leads to is untouched") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   const fs::path victim = folder.write("thesis.txt", "process of years on paper");
   fs::create_directories(folder.path() / "run");
   fs::create_symlink(victim, folder.path() / "run/lock");
@@ -36,7 +36,7 @@ TEST_CASE("a lock that is a symbolic link is refused, and what it leads to is un
 }
 
 TEST_CASE("a lock that is no regular file, or that Piper did not write, is refused at once") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   const fs::path lock = folder.path() / "lock";
   REQUIRE(::mkfifo(lock.c_str(), 0600) == 0);
   CHECK(refusal(folder.path()).find("lock: is no regular file") != std::string::npos);
@@ -52,7 +52,7 @@ TEST_CASE("a lock that is no regular file, or that Piper did not write, is refus
 }
 
 TEST_CASE("a lock is held until its run ends, and the next run takes it over") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   {
     const RunLock first(folder.path());
     CHECK(first.warning().empty());
@@ -65,7 +65,7 @@ TEST_CASE("a lock is held until its run ends, and the next run takes it over") {
 
 TEST_CASE("a file system without locks is said, whatever it answers") {
   for (const int error : {ENOLCK, EOPNOTSUPP, ENOSYS, EINVAL}) {
-    const testing::TestFolder folder;
+    const piper::testing::TestFolder folder;
     const RunLock lock(folder.path(), [&](int, int) {
       errno = error;
       return -1;
@@ -73,7 +73,7 @@ TEST_CASE("a file system without locks is said, whatever it answers") {
     CHECK(lock.warning().find("lock: the file system has no locks (") != std::string::npos);
     CHECK(lock.warning().find("watch that no second run uses this folder") != std::string::npos);
   }
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   int calls = 0;
   const RunLock lock(folder.path(), [&](int, int) {
     errno = EINTR;  // a signal is no answer

@@ -94,7 +94,7 @@ TEST_CASE("the median step is the median at one speed of the machine, not the on
 }
 
 TEST_CASE("a run says how much slower than its profile the machine was, and counts it") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r;
   r.model = cost::example::mixture(2);
   r.model.vocabulary = 256;

@@ -16,7 +16,7 @@ TEST_CASE("CRC-32C has the published check values (RFC 3720, appendix B.4)") {
 }
 
 TEST_CASE("records are framed: length, masked CRC, event, masked CRC") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   EventWriter writer(folder.path(), 1);
   writer.write(7, 1e9, {{"loss", 2.5}, {"mfu", 0.25}});
   const std::string text = read_text_file(writer.path());
@@ -43,7 +43,7 @@ TEST_CASE("records are framed: length, masked CRC, event, masked CRC") {
 namespace {
 
 // An event file of these steps, and where its records end.
-std::string events(const testing::TestFolder& folder, int64_t first, int64_t last,
+std::string events(const piper::testing::TestFolder& folder, int64_t first, int64_t last,
                    std::vector<size_t>* ends = nullptr) {
   EventWriter writer(folder.path() / "made", first);
   const auto note_end = [&] {
@@ -62,7 +62,7 @@ std::string events(const testing::TestFolder& folder, int64_t first, int64_t las
 }  // namespace
 
 TEST_CASE("an event file that is cut anywhere keeps its whole records") {
-  const testing::TestFolder source;
+  const piper::testing::TestFolder source;
   std::vector<size_t> ends;
   const std::string content = events(source, 1, 3, &ends);
   for (size_t size = 0; size <= content.size(); ++size) {
@@ -77,7 +77,7 @@ TEST_CASE("an event file that is cut anywhere keeps its whole records") {
 }
 
 TEST_CASE("any flipped bit of an event file is found in its record") {
-  const testing::TestFolder source;
+  const piper::testing::TestFolder source;
   std::vector<size_t> ends;
   const std::string content = events(source, 1, 3, &ends);
   int num_found = 0;
@@ -94,7 +94,7 @@ TEST_CASE("any flipped bit of an event file is found in its record") {
 }
 
 TEST_CASE("a run that goes on cuts earlier event files at its first step, and keeps torn ends") {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   const std::string first = events(folder, 1, 8), second = events(folder, 6, 9);
   folder.write("t/events.out.tfevents.0000000001.piper", first + "torn");
   folder.write("t/events.out.tfevents.0000000006.piper", second);

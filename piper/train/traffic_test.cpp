@@ -11,7 +11,7 @@ namespace {
 
 // Tied tables, a shared expert, a dense layer and a module of multi-token prediction: every kind of
 // message there is.
-constexpr const char* kConfig =
+constexpr const char* kTrafficConfig =
     R"({"model_type": "deepseek_v3", "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24,
   "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 256, "n_routed_experts": 8,
   "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "kv_lora_rank": 16, "q_lora_rank": null,
@@ -19,7 +19,7 @@ constexpr const char* kConfig =
   "routed_scaling_factor": 1.0, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "max_position_embeddings": 64,
   "tie_word_embeddings": true, "num_nextn_predict_layers": 1})";
 
-std::string some_text() {
+std::string traffic_text() {
   std::string text;
   while (text.size() < 4000) text += "the quick brown fox jumps over the lazy dog; ";
   return text;
@@ -43,9 +43,9 @@ struct Case {
 };
 
 RunResult run(const Case& c) {
-  const testing::TestFolder folder;
+  const piper::testing::TestFolder folder;
   RunRequest r;
-  r.model = model::load_model(folder.write("config.json", kConfig).string());
+  r.model = model::load_model(folder.write("config.json", kTrafficConfig).string());
   for (model::Layer& layer : r.model.layers)
     if (layer.feed_forward.is_moe()) layer.feed_forward.top_k = c.top_k;
   r.strategy = cost::example::strategy(r.model, c.mesh.pp, c.mesh.ep, c.mesh.dp, 3);
@@ -67,7 +67,7 @@ RunResult run(const Case& c) {
   r.strategy.context_exchange = c.context_exchange;
   if (c.redundant > 0) r.rebalance = {.kind = balance::RebalanceKind::kReplicate, .every = 1};
   r.cluster = cost::example::nodes();
-  r.corpus = data::Corpus(data::Text(some_text(), "text"));
+  r.corpus = data::Corpus(data::Text(traffic_text(), "text"));
   r.folder = folder.path() / "run";
   r.num_steps = 4;
   r.options.learning_rate = {.peak = 1e-3, .minimum = 1e-4, .warmup_steps = 0, .total_steps = 4};

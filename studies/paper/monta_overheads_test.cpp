@@ -19,7 +19,7 @@ Exchange tokens(int64_t thousands) {  // Table 8 is 8K
 }
 
 // I = 840, t 7, e 3, N 4: a chunk of 210 sends 20 and receives 180.
-const Exchange kOdd{.bytes = 840, .tp = 7, .ep = 3};
+const Exchange kOddExchange{.bytes = 840, .tp = 7, .ep = 3};
 const Overheads kRound{.exchange = {1000, 2},
                        .gather = {300, 10},
                        .memory_bytes_per_second = 21,
@@ -31,20 +31,21 @@ const Overheads kRound{.exchange = {1000, 2},
 
 TEST_CASE("the three levels, by hand, where the exchange decides") {
   // AA_j 1000 + 20/2, AG_j 300 + 18, D2D_j 10, M_j 360/21, c 5.
-  CHECK(extended_seconds(Level::kO1, kOdd, kChunks, kRound) == 1e6 + (1000 + 40) + (300 + 72));
-  CHECK(extended_seconds(Level::kO2, kOdd, kChunks, kRound) ==
+  CHECK(extended_seconds(Level::kO1, kOddExchange, kChunks, kRound) ==
+        1e6 + (1000 + 40) + (300 + 72));
+  CHECK(extended_seconds(Level::kO2, kOddExchange, kChunks, kRound) ==
         1e6 + 1010 + 3 * 1010 + (318 + 10 + 5));
-  CHECK(extended_seconds(Level::kO3, kOdd, kChunks, kRound) ==
+  CHECK(extended_seconds(Level::kO3, kOddExchange, kChunks, kRound) ==
         1e6 + 1010 + 3 * (1010 + 7) + (318 + 10 + 5));
 }
 
 TEST_CASE("the same where the gather decides, and where copies and gathers fill the memory") {
   Overheads fast = kRound;
   fast.exchange = {1, 20};  // AA_j 2
-  CHECK(extended_seconds(Level::kO2, kOdd, kChunks, fast) == 1e6 + 2 + 4 * 333);
-  CHECK(extended_seconds(Level::kO3, kOdd, kChunks, fast) == 1e6 + 2 + 3 * (323 + 7) + 333);
+  CHECK(extended_seconds(Level::kO2, kOddExchange, kChunks, fast) == 1e6 + 2 + 4 * 333);
+  CHECK(extended_seconds(Level::kO3, kOddExchange, kChunks, fast) == 1e6 + 2 + 3 * (323 + 7) + 333);
   fast.memory_bytes_per_second = 1;  // D2D_j 210, M_j 360
-  CHECK(extended_seconds(Level::kO3, kOdd, kChunks, fast) ==
+  CHECK(extended_seconds(Level::kO3, kOddExchange, kChunks, fast) ==
         1e6 + 2 + 3 * (210 + 360 + 5 + 7) + (318 + 210 + 5));
 }
 
@@ -102,6 +103,6 @@ TEST_CASE(
     CAPTURE(k);
     CHECK(extended_level(tokens(k), kChunks, inferred) == level);
   }
-  CHECK_THROWS_AS(equal_stall_seconds(kOdd, 1, o), InternalError);
-  CHECK_THROWS_AS(equal_chunk_seconds(kOdd, 1, o), InternalError);
+  CHECK_THROWS_AS(equal_stall_seconds(kOddExchange, 1, o), InternalError);
+  CHECK_THROWS_AS(equal_chunk_seconds(kOddExchange, 1, o), InternalError);
 }

@@ -14,7 +14,8 @@ using namespace piper::studies::paper::parm;
 namespace {
 
 // Odd sizes that no term can hide behind: B 3, L 5, M 7, E 2, k 1, f 4: T = 1 * 4 * 15 / 2 = 30.
-const Layer kOdd{.batch = 3, .sequence = 5, .hidden = 7, .num_experts = 2, .capacity_factor = 4};
+const Layer kOddLayer{
+    .batch = 3, .sequence = 5, .hidden = 7, .num_experts = 2, .capacity_factor = 4};
 // Powers of ten apart, so that a sum shows its terms.
 const Fits kFits{.esp_all_gather = {1e3, 1},
                  .esp_all_reduce = {1e4, 2},
@@ -39,31 +40,31 @@ Layer with_elements(double dispatched) {  // E T M, with k = f = 1
 }  // namespace
 
 TEST_CASE("T, BLM and ETM, by hand") {
-  CHECK(kOdd.input_elements() == 105);
-  CHECK(kOdd.expert_tokens() == 30);
-  CHECK(kOdd.dispatched_elements() == 420);
+  CHECK(kOddLayer.input_elements() == 105);
+  CHECK(kOddLayer.expert_tokens() == 30);
+  CHECK(kOddLayer.dispatched_elements() == 420);
 }
 
 TEST_CASE("eq. 1, 2, 7 and 11, by hand") {
   const Degrees d{.mp = 4, .ep = 2, .esp = 3};
-  CHECK(baseline_seconds(kOdd, d, kFits) ==
+  CHECK(baseline_seconds(kOddLayer, d, kFits) ==
         (1e3 + 105 * 3) + (1e4 + 2 * 420 * 3) + 2 * (1e5 + 3 * 420 * 3));
-  CHECK(fused_seconds(kOdd, d, kFits) == 2 * (1e6 + 5 * 420 * 3));
-  CHECK(s1_seconds(kOdd, d, kFits) == 2 * (1e6 + 5 * 315) + (1e7 + 11 * 105));
-  CHECK(s2_seconds(kOdd, d, kFits) == (1e6 + 5 * 315) + (1e8 + 13 * 315));
-  CHECK(s2_sequential_seconds(kOdd, d, kFits) == 2 * (1e6 + 5 * 315) + (1e7 + 11 * 420));
+  CHECK(fused_seconds(kOddLayer, d, kFits) == 2 * (1e6 + 5 * 420 * 3));
+  CHECK(s1_seconds(kOddLayer, d, kFits) == 2 * (1e6 + 5 * 315) + (1e7 + 11 * 105));
+  CHECK(s2_seconds(kOddLayer, d, kFits) == (1e6 + 5 * 315) + (1e8 + 13 * 315));
+  CHECK(s2_sequential_seconds(kOddLayer, d, kFits) == 2 * (1e6 + 5 * 315) + (1e7 + 11 * 420));
 }
 
 TEST_CASE("without MP both schedules are the fused exchange, and a group of one costs nothing") {
   const Degrees d{.mp = 1, .ep = 2, .esp = 3};
-  CHECK(s1_seconds(kOdd, d, kFits) == fused_seconds(kOdd, d, kFits));
-  CHECK(s2_seconds(kOdd, d, kFits) == fused_seconds(kOdd, d, kFits));
-  CHECK(s2_sequential_seconds(kOdd, d, kFits) == fused_seconds(kOdd, d, kFits));
-  CHECK(baseline_seconds(kOdd, {.mp = 7}, kFits) == 0);
-  CHECK(fused_seconds(kOdd, {.mp = 7}, kFits) == 0);
+  CHECK(s1_seconds(kOddLayer, d, kFits) == fused_seconds(kOddLayer, d, kFits));
+  CHECK(s2_seconds(kOddLayer, d, kFits) == fused_seconds(kOddLayer, d, kFits));
+  CHECK(s2_sequential_seconds(kOddLayer, d, kFits) == fused_seconds(kOddLayer, d, kFits));
+  CHECK(baseline_seconds(kOddLayer, {.mp = 7}, kFits) == 0);
+  CHECK(fused_seconds(kOddLayer, {.mp = 7}, kFits) == 0);
   // ESP alone: the baseline's all-to-all stays on the rank, the fused exchange does not.
-  CHECK(baseline_seconds(kOdd, {.esp = 3}, kFits) == (1e3 + 315) + (1e4 + 2 * 1260));
-  CHECK(fused_seconds(kOdd, {.esp = 3}, kFits) == 2 * (1e6 + 5 * 1260));
+  CHECK(baseline_seconds(kOddLayer, {.esp = 3}, kFits) == (1e3 + 315) + (1e4 + 2 * 1260));
+  CHECK(fused_seconds(kOddLayer, {.esp = 3}, kFits) == 2 * (1e6 + 5 * 1260));
 }
 
 TEST_CASE("N_MP and N_ESP are independent") {
@@ -72,7 +73,7 @@ TEST_CASE("N_MP and N_ESP are independent") {
     Fits fits = kFits;
     fits.mp_all_gather = {};
     fits.fused_all_to_all.startup_seconds = 0;
-    return s1_seconds(kOdd, {.mp = mp, .ep = 2, .esp = esp}, fits);
+    return s1_seconds(kOddLayer, {.mp = mp, .ep = 2, .esp = esp}, fits);
   };
   CHECK(exchange(2, 2) == exchange(4, 4));
   CHECK(exchange(2, 4) == 2 * exchange(2, 2));
@@ -81,12 +82,12 @@ TEST_CASE("N_MP and N_ESP are independent") {
 
 TEST_CASE("eq. 13 as printed has lost N_ESP, eq. 14 adds the gather that Overlap() holds") {
   const Degrees d{.mp = 4, .ep = 2, .esp = 3};
-  CHECK(printed_s1_seconds(kOdd, d, kFits) == 2 * (1e6 + 5 * 105) + (1e7 + 11 * 105));
-  CHECK(printed_s2_seconds(kOdd, d, kFits) ==
-        s2_seconds(kOdd, d, kFits) + kFits.mp_all_gather.seconds(420));
+  CHECK(printed_s1_seconds(kOddLayer, d, kFits) == 2 * (1e6 + 5 * 105) + (1e7 + 11 * 105));
+  CHECK(printed_s2_seconds(kOddLayer, d, kFits) ==
+        s2_seconds(kOddLayer, d, kFits) + kFits.mp_all_gather.seconds(420));
   // For N_ESP = 1 the first misprint has no effect.
-  CHECK(printed_s1_seconds(kOdd, {.mp = 4, .ep = 2}, kFits) ==
-        s1_seconds(kOdd, {.mp = 4, .ep = 2}, kFits));
+  CHECK(printed_s1_seconds(kOddLayer, {.mp = 4, .ep = 2}, kFits) ==
+        s1_seconds(kOddLayer, {.mp = 4, .ep = 2}, kFits));
 }
 
 TEST_CASE("Algorithm 1 as printed has one M too many and so chooses S1 where S2 is faster") {
@@ -158,14 +159,14 @@ TEST_CASE("SAA hides the shorter of the two but for one slice, and one phase is 
   }
   const Fits fits = printed_fits(kTestbedBGather);
   const Degrees d{.mp = 4, .ep = 8, .esp = 4};
-  CHECK(s2_seconds(kOdd, d, fits) < s2_sequential_seconds(kOdd, d, fits));
+  CHECK(s2_seconds(kOddLayer, d, fits) < s2_sequential_seconds(kOddLayer, d, fits));
 }
 
 TEST_CASE("the gather of a split in the backward is in no equation") {
   const Degrees d{.mp = 4, .ep = 2, .esp = 3};
-  CHECK(backward_split_seconds(Schedule::kBaseline, kOdd, d, kFits) == 1e3 + 105 * 3);
-  CHECK(backward_split_seconds(Schedule::kS1, kOdd, d, kFits) == 1e7 + 11 * 105);
-  CHECK(backward_split_seconds(Schedule::kS2, kOdd, d, kFits) == 1e7 + 11 * 420);
+  CHECK(backward_split_seconds(Schedule::kBaseline, kOddLayer, d, kFits) == 1e3 + 105 * 3);
+  CHECK(backward_split_seconds(Schedule::kS1, kOddLayer, d, kFits) == 1e7 + 11 * 105);
+  CHECK(backward_split_seconds(Schedule::kS2, kOddLayer, d, kFits) == 1e7 + 11 * 420);
   for (const Schedule schedule : {Schedule::kBaseline, Schedule::kS1, Schedule::kS2})
-    CHECK(backward_split_seconds(schedule, kOdd, {.mp = 1, .ep = 2, .esp = 1}, kFits) == 0);
+    CHECK(backward_split_seconds(schedule, kOddLayer, {.mp = 1, .ep = 2, .esp = 1}, kFits) == 0);
 }

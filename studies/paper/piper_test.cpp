@@ -22,7 +22,7 @@ PaperModel m10b(int64_t experts) {
 }
 
 // Odd sizes that no term can hide behind: d 3, L 5, H 7, E 11, k 2, d_ffn 13.
-const PaperModel kOdd{
+const PaperModel kOddModel{
     .hidden = 3, .num_layers = 5, .num_heads = 7, .num_experts = 11, .top_k = 2, .expert_ffn = 13};
 const Batch kBatch{.sequences = 12, .sequence = 17};
 
@@ -31,7 +31,7 @@ using List = std::vector<Degrees>;
 }  // namespace
 
 TEST_CASE("Table III, by hand") {
-  const LayerBytes layer = table_iii(kOdd, kBatch, {});
+  const LayerBytes layer = table_iii(kOddModel, kBatch, {});
   CHECK(layer.attention_state == 64 * 3 * 3);
   CHECK(layer.expert_state == 48 * 11 * 3 * 13);
   CHECK(layer.attention_activations == 12 * 12 * 17 * 3 + 4 * 12 * 7 * 17 * 17);
@@ -39,21 +39,21 @@ TEST_CASE("Table III, by hand") {
 }
 
 TEST_CASE("flash attention keeps 2bHs instead of 4bHs^2, an unfused kernel 4 d_ffn instead of 3") {
-  const LayerBytes flash = table_iii(kOdd, kBatch, {.flash_attention = true});
+  const LayerBytes flash = table_iii(kOddModel, kBatch, {.flash_attention = true});
   CHECK(flash.attention_activations == 12 * 12 * 17 * 3 + 2 * 12 * 7 * 17);
-  const LayerBytes unfused = table_iii(kOdd, kBatch, {.ffn_values = 4});
+  const LayerBytes unfused = table_iii(kOddModel, kBatch, {.ffn_values = 4});
   CHECK(unfused.expert_activations == 2 * 12 * 17 * 2 * (4 * 13 + 3));
 }
 
 TEST_CASE("eq. 1 to 4, by hand") {
   // state 576 + 20592, activations 7344 + 97104 + 34272 (b 12, s 17).
-  CHECK(memory_one_device(kOdd, kBatch, {}) == 5 * (576.0 + 20592 + 7344 + 97104 + 34272));
-  CHECK(memory_expert_parallel(kOdd, kBatch, 11, {}) ==
+  CHECK(memory_one_device(kOddModel, kBatch, {}) == 5 * (576.0 + 20592 + 7344 + 97104 + 34272));
+  CHECK(memory_expert_parallel(kOddModel, kBatch, 11, {}) ==
         doctest::Approx(5 * (576 + 20592 / 11.0 + 7344 + 97104 + 34272 / 11.0)));
-  CHECK(memory_gpipe(kOdd, kBatch, {.pp = 5, .ep = 11}, {}) ==
+  CHECK(memory_gpipe(kOddModel, kBatch, {.pp = 5, .ep = 11}, {}) ==
         doctest::Approx(576 + 20592 / 11.0 + 7344 + 97104 + 34272 / 11.0));
   // 1F1B, alpha 2: M = 10 micro-batches; stage 1 of 5 holds 4 of them.
-  CHECK(memory_1f1b(kOdd, kBatch, {.pp = 5, .ep = 11}, 2, 1, {}) ==
+  CHECK(memory_1f1b(kOddModel, kBatch, {.pp = 5, .ep = 11}, 2, 1, {}) ==
         doctest::Approx(576 + 20592 / 11.0 + 4 * (7344 + 97104 + 34272 / 11.0) / 10));
 }
 
@@ -62,9 +62,9 @@ TEST_CASE("eq. 5 is the difference of eq. 4 between the first and the last stage
     for (const double alpha : {1.0, 2.0, 3.5}) {
       const Degrees degrees{.pp = pp, .ep = 2};
       const Options options{.flash_attention = true};
-      CHECK(memory_difference_1f1b(kOdd, kBatch, degrees, alpha, options) ==
-            doctest::Approx(memory_1f1b(kOdd, kBatch, degrees, alpha, 0, options) -
-                            memory_1f1b(kOdd, kBatch, degrees, alpha, pp - 1, options)));
+      CHECK(memory_difference_1f1b(kOddModel, kBatch, degrees, alpha, options) ==
+            doctest::Approx(memory_1f1b(kOddModel, kBatch, degrees, alpha, 0, options) -
+                            memory_1f1b(kOddModel, kBatch, degrees, alpha, pp - 1, options)));
     }
 }
 
@@ -72,11 +72,12 @@ TEST_CASE("a full pipeline (alpha 1) under 1F1B needs on stage 0 what GPipe need
   // PP micro-batches of b / PP are the whole batch.
   for (const int64_t pp : {1, 2, 4, 7}) {
     const Degrees degrees{.pp = pp, .ep = 3};
-    CHECK(memory_1f1b(kOdd, kBatch, degrees, 1, 0, {}) ==
-          doctest::Approx(memory_gpipe(kOdd, kBatch, degrees, {})));
-    CHECK(memory_1f1b(kOdd, kBatch, degrees, 4, 0, {}) < memory_gpipe(kOdd, kBatch, degrees, {}));
+    CHECK(memory_1f1b(kOddModel, kBatch, degrees, 1, 0, {}) ==
+          doctest::Approx(memory_gpipe(kOddModel, kBatch, degrees, {})));
+    CHECK(memory_1f1b(kOddModel, kBatch, degrees, 4, 0, {}) <
+          memory_gpipe(kOddModel, kBatch, degrees, {}));
   }
-  CHECK_THROWS_AS(memory_1f1b(kOdd, kBatch, {.pp = 2, .ep = 1}, 1, 2, {}), InternalError);
+  CHECK_THROWS_AS(memory_1f1b(kOddModel, kBatch, {.pp = 2, .ep = 1}, 1, 2, {}), InternalError);
 }
 
 TEST_CASE("as printed, b means a rank's batch in one term and the group's in the other") {
@@ -86,10 +87,10 @@ TEST_CASE("as printed, b means a rank's batch in one term and the group's in the
   const int64_t ep = 4;
   const Batch rank{.sequences = 3, .sequence = 17}, group{.sequences = 12, .sequence = 17};
   const double exact = 2 * 3 * 17 * 2 * (3 * 13 + 3);
-  CHECK(table_iii(kOdd, group, {}).expert_activations / ep == exact);
-  CHECK(table_iii(kOdd, rank, {}).expert_activations / ep == exact / ep);
-  CHECK(table_iii(kOdd, group, {}).attention_activations ==
-        ep * table_iii(kOdd, rank, {}).attention_activations);
+  CHECK(table_iii(kOddModel, group, {}).expert_activations / ep == exact);
+  CHECK(table_iii(kOddModel, rank, {}).expert_activations / ep == exact / ep);
+  CHECK(table_iii(kOddModel, group, {}).attention_activations ==
+        ep * table_iii(kOddModel, rank, {}).attention_activations);
 }
 
 TEST_CASE("M10B adds up to 862 B, 1.7 T, 111 B and 10 B with two matrices an expert") {

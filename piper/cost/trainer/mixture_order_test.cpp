@@ -7,12 +7,12 @@ namespace piper::cost {
 namespace {
 
 // Seconds; what starts up is left out where nothing else is said.
-MixtureParts layer(int64_t num_chunks) {
+MixtureParts layer_of_chunks(int64_t num_chunks) {
   return {.num_chunks = num_chunks, .there = {0, 4}, .back = {0, 4}, .experts = 8};
 }
 
 TEST_CASE("parts of a mixture in one piece follow one another") {
-  MixtureParts all = layer(1);
+  MixtureParts all = layer_of_chunks(1);
   all.in = {0, 1};
   all.sum = {0, 2};
   all.out = {0.5, 3};
@@ -25,14 +25,15 @@ TEST_CASE("parts of a mixture in one piece follow one another") {
 
 // By hand: dispatches end at 1, 2, 3, 4; experts at 3, 5, 7, 9; combines at 5, 6, 8, 10.
 TEST_CASE("chunks travel beside the experts of others") {
-  CHECK(seconds_together(layer(4)) == doctest::Approx(10));
+  CHECK(seconds_together(layer_of_chunks(4)) == doctest::Approx(10));
   // Bound by computing: all but the first dispatch and the last combine hides.
   for (const int64_t n : {2, 4, 8, 16})
-    CHECK(seconds_together(layer(n)) == doctest::Approx(8 + 8.0 / static_cast<double>(n)));
+    CHECK(seconds_together(layer_of_chunks(n)) ==
+          doctest::Approx(8 + 8.0 / static_cast<double>(n)));
 }
 
 TEST_CASE("chunks never take less than the busiest of exchange, collectives and compute") {
-  MixtureParts all = layer(8);
+  MixtureParts all = layer_of_chunks(8);
   all.in = {0, 5};
   all.out = {0, 6};
   for (const bool one_link : {false, true}) {
@@ -46,7 +47,7 @@ TEST_CASE("chunks never take less than the busiest of exchange, collectives and 
 }
 
 TEST_CASE("every chunk starts up") {
-  MixtureParts all = layer(4);
+  MixtureParts all = layer_of_chunks(4);
   const double without = seconds_together(all);
   all.there.latency = all.back.latency = 1;
   CHECK(seconds_together(all) > without);

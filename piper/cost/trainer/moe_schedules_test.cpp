@@ -19,10 +19,10 @@ namespace {
 model::FeedForward two_experts() { return {.ffn = 28'672, .num_experts = 2, .top_k = 1}; }
 const MoeSetting kMonta{.hidden = 8192, .tokens = 65'536, .tp = 8, .ep = 2, .etp = 8};
 
-using Prices = std::map<std::string, MoeSchedulePrice>;
-Prices prices(const model::FeedForward& layer, const MoeSetting& setting,
-              const std::string& cluster = "a800") {
-  Prices by_name;
+using MoePrices = std::map<std::string, MoeSchedulePrice>;
+MoePrices prices(const model::FeedForward& layer, const MoeSetting& setting,
+                 const std::string& cluster = "a800") {
+  MoePrices by_name;
   for (const MoeSchedulePrice& p :
        price_moe_schedules(layer, setting, cluster::load_cluster(cluster)))
     by_name[p.name] = p;
@@ -49,7 +49,7 @@ TEST_CASE("the plain exchange sends every row once for each rank that holds its 
 }
 
 TEST_CASE("MoNTA's levels send a tp-th between nodes, Parm's schedules a tp-th as often as etp") {
-  const Prices p = prices(two_experts(), kMonta);
+  const MoePrices p = prices(two_experts(), kMonta);
   CHECK(p.at("monta-o1").bytes_across == near(p.at("plain").bytes_across / 8));
   CHECK(p.at("monta-o3").bytes_across == p.at("monta-o1").bytes_across);
   // A fused exchange sends a row to each of the 8 ranks that share its expert.
@@ -59,7 +59,7 @@ TEST_CASE("MoNTA's levels send a tp-th between nodes, Parm's schedules a tp-th a
 
 TEST_CASE("whole experts compute each row tp times under plain, once under every other schedule") {
   const MoeSetting setting{.hidden = 4096, .tokens = 8192, .tp = 8, .ep = 16};
-  const Prices p = prices({.ffn = 14'336, .num_experts = 16, .top_k = 2}, setting);
+  const MoePrices p = prices({.ffn = 14'336, .num_experts = 16, .top_k = 2}, setting);
   for (const char* name : {"parm-s1", "parm-s2", "monta-o1"}) {
     CHECK(p.at(name).forward.experts < 0.2 * p.at("plain").forward.experts);
     CHECK(p.at(name).bytes_across == near(p.at("plain").bytes_across / 8));
@@ -69,7 +69,7 @@ TEST_CASE("whole experts compute each row tp times under plain, once under every
 
 TEST_CASE("without tensor parallelism there is nothing to split: S1 = S2 = O1 = plain") {
   const MoeSetting setting{.hidden = 4096, .tokens = 4096, .ep = 16};
-  const Prices p = prices({.ffn = 4096, .num_experts = 16, .top_k = 2}, setting);
+  const MoePrices p = prices({.ffn = 4096, .num_experts = 16, .top_k = 2}, setting);
   for (const char* name : {"parm-baseline", "parm-s1", "parm-s2", "monta-o1"})
     CHECK(p.at(name).total() == near(p.at("plain").total()));
 }
@@ -77,7 +77,7 @@ TEST_CASE("without tensor parallelism there is nothing to split: S1 = S2 = O1 = 
 TEST_CASE("ranks that share an expert but no tokens gather each other's rows, or exchange them") {
   // etp 4, tp 1: the baseline and plain gather 4 I, S1 and S2 send each row to 4 ranks at once.
   const MoeSetting setting{.hidden = 4096, .tokens = 4096, .ep = 4, .etp = 4};
-  const Prices p = prices({.ffn = 4096, .num_experts = 16, .top_k = 2}, setting);
+  const MoePrices p = prices({.ffn = 4096, .num_experts = 16, .top_k = 2}, setting);
   CHECK(p.at("parm-s1").forward.gather == 0);
   CHECK(p.at("plain").forward.gather > 0);
   CHECK(p.at("parm-s1").total() == p.at("parm-s2").total());
@@ -88,7 +88,7 @@ TEST_CASE("chunks only where they pay, and never for more than one whole") {
   for (const double tokens : {1.0, 64.0, 8192.0, 65'536.0}) {
     MoeSetting setting = kMonta;
     setting.tokens = tokens;
-    const Prices p = prices(two_experts(), setting);
+    const MoePrices p = prices(two_experts(), setting);
     CHECK(p.at("monta-o2").total() <= p.at("monta-o1").total() * (1 + 1e-12));
     CHECK(p.at("monta-o3").total() <= p.at("monta-o1").total() * (1 + 1e-12));
     CHECK(p.at("chunked").total() <= p.at("plain").total() * (1 + 1e-12));
@@ -125,7 +125,8 @@ TEST_CASE("S2 gathers k times what S1 does, beside its exchange: few choices for
   const MoeSetting setting{
       .hidden = 4096, .tokens = 8192, .tp = 4, .ep = 8, .precision = strategy::Precision::kFp32};
   const auto s2_over_s1 = [&](int64_t top_k) {
-    const Prices p = prices({.ffn = 4096, .num_experts = 32, .top_k = top_k}, setting, "rtx2080ti");
+    const MoePrices p =
+        prices({.ffn = 4096, .num_experts = 32, .top_k = top_k}, setting, "rtx2080ti");
     return p.at("parm-s2").total() / p.at("parm-s1").total();
   };
   CHECK(s2_over_s1(1) < 1);
@@ -133,7 +134,7 @@ TEST_CASE("S2 gathers k times what S1 does, beside its exchange: few choices for
 }
 
 TEST_CASE("the backward gathers what the forward split: as long") {
-  const Prices p = prices(two_experts(), kMonta);
+  const MoePrices p = prices(two_experts(), kMonta);
   for (const auto& [name, price] : p) {
     CAPTURE(name);
     CHECK(price.backward.exchange == price.forward.exchange);

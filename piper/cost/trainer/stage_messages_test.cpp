@@ -21,8 +21,8 @@ cluster::Cluster two_sites(double bytes_per_second) {
   return c;
 }
 
-struct World {
-  explicit World(double bytes_per_second) : cluster(two_sites(bytes_per_second)) {}
+struct MessagesWorld {
+  explicit MessagesWorld(double bytes_per_second) : cluster(two_sites(bytes_per_second)) {}
   TrainerEstimator estimator() const {
     return {model, cluster, trainer, strategy::Precision::kBf16, 4096};
   }
@@ -74,7 +74,7 @@ TEST_CASE("the level between two stages is the highest of any two ranks that spe
 
 TEST_CASE("no step is shorter than what its busiest link has to carry, estimated or simulated") {
   constexpr double kLink = 1e8;
-  const World slow(kLink), fast(50e9);
+  const MessagesWorld slow(kLink), fast(50e9);
   using Schedule = strategy::PipelineSchedule;
   for (const auto& [pp, schedule, vpp] : {std::tuple{2, Schedule::k1F1B, 1},
                                           {4, Schedule::k1F1B, 1},

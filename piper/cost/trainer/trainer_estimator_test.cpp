@@ -31,7 +31,7 @@ const example::DrawnFrom kDrawnFrom{.tp = {1, 2, 4},
                                     .moe_schedules = true};
 
 // Mixtral on H100 nodes under the default trainer: a model with experts that every axis divides.
-struct World {
+struct EstimatorWorld {
   model::Model model = model::load_model("mixtral-8x7b");
   cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
   TrainerProfile trainer = load_trainer("piper");
@@ -57,7 +57,7 @@ struct World {
 }  // namespace
 
 TEST_CASE("bytes alone are those of the estimate") {
-  const World w;
+  const EstimatorWorld w;
   TrainerEstimator estimator = w.estimator(), other = w.estimator();
   w.for_each([&](const Strategy& s) {
     const Estimate alone = estimator.bytes(s), whole = other.estimate(s);
@@ -71,7 +71,7 @@ TEST_CASE("bytes alone are those of the estimate") {
 }
 
 TEST_CASE("an estimate does not depend on what was asked before") {
-  const World w;
+  const EstimatorWorld w;
   for (const int64_t zero : {0, 1, 2, 3})
     for (const auto first : strategy::kPipelineSchedules)
       for (const auto then : strategy::kPipelineSchedules) {
@@ -101,7 +101,7 @@ TEST_CASE("an estimate does not depend on what was asked before") {
 }
 
 TEST_CASE("a step is the sum of its parts, none negative, and no less than its bound") {
-  const World w;
+  const EstimatorWorld w;
   TrainerEstimator estimator = w.estimator();
   w.for_each([&](const Strategy& s) {
     const Estimate e = estimator.estimate(s);
@@ -125,7 +125,7 @@ TEST_CASE("a step is the sum of its parts, none negative, and no less than its b
 TEST_CASE(
     "what is not worth simulating takes no less than is said, and what it is said to take is no "
     "less") {
-  const World w;
+  const EstimatorWorld w;
   TrainerEstimator estimator = w.estimator();
   int num_coarse = 0;
   w.for_each([&](const Strategy& s) {
@@ -155,7 +155,7 @@ TEST_CASE(
 }
 
 TEST_CASE("more bandwidth is never slower") {
-  const World w;
+  const EstimatorWorld w;
   cluster::Cluster faster = w.cluster;
   for (cluster::Level& level : faster.levels) {
     level.link.bytes_per_second *= 1.7;
@@ -177,7 +177,7 @@ bool may_meet(const Strategy& s) {
 }
 
 TEST_CASE("less latency is never slower, but for transfers that meet by 1 %") {
-  const World w;
+  const EstimatorWorld w;
   cluster::Cluster quicker = w.cluster;
   for (cluster::Level& level : quicker.levels) level.link.latency_seconds /= 3;
   TrainerEstimator slow = w.estimator(), fast = w.on(quicker);
@@ -188,7 +188,7 @@ TEST_CASE("less latency is never slower, but for transfers that meet by 1 %") {
 }
 
 TEST_CASE("a higher compute efficiency is never slower, but for transfers that meet by 1 %") {
-  const World w;
+  const EstimatorWorld w;
   TrainerEstimator slow = w.estimator(), fast = w.estimator();
   slow.set_compute_efficiency(0.6);
   fast.set_compute_efficiency(0.7);
@@ -199,7 +199,7 @@ TEST_CASE("a higher compute efficiency is never slower, but for transfers that m
 }
 
 TEST_CASE("full recomputation never takes less time than none, and never more memory") {
-  const World w;
+  const EstimatorWorld w;
   TrainerEstimator estimator = w.estimator();
   w.for_each([&](Strategy s) {
     s.recompute = Recompute::kNone;
@@ -217,7 +217,7 @@ TEST_CASE("full recomputation never takes less time than none, and never more me
 TEST_CASE(
     "dividing the optimizer's states costs by layer and replica, and nothing where they are "
     "whole") {
-  World w;
+  EstimatorWorld w;
   Strategy s = example::StrategyDraw(kDrawnFrom, 1).strategy(w.model, [](const Strategy& of) {
     return of.mesh.pp == 1 && of.mesh.dp == 8 && of.mesh.cp == 1;
   });
@@ -238,7 +238,7 @@ TEST_CASE(
 }
 
 TEST_CASE("each stage of ZeRO holds no more state than the one before") {
-  const World w;
+  const EstimatorWorld w;
   TrainerEstimator estimator = w.estimator();
   w.for_each([&](Strategy s) {
     double before = 0;
@@ -251,7 +251,7 @@ TEST_CASE("each stage of ZeRO holds no more state than the one before") {
 }
 
 TEST_CASE("twice the tensor parallelism needs less memory") {
-  const World w;
+  const EstimatorWorld w;
   TrainerEstimator estimator = w.estimator();
   w.for_each([&](Strategy s) {
     s.sequence_parallel = false;
@@ -263,7 +263,7 @@ TEST_CASE("twice the tensor parallelism needs less memory") {
 }
 
 TEST_CASE("copies of experts have no price by a trainer's profile, and say so") {
-  const World world;
+  const EstimatorWorld world;
   Strategy s =
       example::StrategyDraw(kDrawnFrom, 1).strategy(world.model, [](const Strategy& drawn) {
         return drawn.mesh.ep > 1;

@@ -34,7 +34,7 @@ std::string complaint(const std::string& list) {
   return "";
 }
 
-struct World {
+struct RulesWorld {
   model::Model model = model::load_model("mixtral-8x7b");
   cluster::Cluster machine = cluster::load_cluster("dgx-h100");
   TrainerProfile trainer = load_trainer("megatron");
@@ -122,7 +122,7 @@ TEST_CASE("a profile names its rules, and an unknown name is refused") {
 }
 
 TEST_CASE("facts have names of their own, and words for each value") {
-  World world;
+  RulesWorld world;
   std::set<std::string> names;
   for (const Fact& fact : facts()) {
     CAPTURE(std::string(fact.name));
@@ -136,7 +136,7 @@ TEST_CASE("facts have names of their own, and words for each value") {
 }
 
 TEST_CASE("Megatron: what must stand beside what") {
-  World world;
+  RulesWorld world;
   CHECK(world.ruled().environment.empty());
   world.strategy.offload = strategy::Offload::kOptimizer;
   CHECK(says(world.ruled().forbids, "offload optimizer with zero 0"));
@@ -163,7 +163,7 @@ TEST_CASE("Megatron: what must stand beside what") {
 }
 
 TEST_CASE("Megatron: rules of the router") {
-  World world;
+  RulesWorld world;
   for (model::Layer& layer : world.model.layers) layer.feed_forward.selection_bias = true;
   CHECK(says(world.ruled().forbids, "beside softmax scores"));
   for (model::Layer& layer : world.model.layers) {
@@ -176,7 +176,7 @@ TEST_CASE("Megatron: rules of the router") {
 }
 
 TEST_CASE("torchtitan: more than two chunks a rank have to follow from the layers of one") {
-  World world;  // 32 layers
+  RulesWorld world;  // 32 layers
   world.trainer = load_trainer("torchtitan");
   Strategy& s = world.strategy;
   s.schedule = strategy::PipelineSchedule::kInterleaved;
@@ -192,7 +192,7 @@ TEST_CASE("torchtitan: more than two chunks a rank have to follow from the layer
 
 // The search asks in steps what rule() answers at once.
 TEST_CASE("what a search is told in steps is what rules say of the whole") {
-  World world;
+  RulesWorld world;
   const Forbidden forbidden(*world.trainer.rules, world.known());
   const auto in_steps = [&] {
     for (size_t i = 0; i <= static_cast<size_t>(Decided::kLast); ++i)

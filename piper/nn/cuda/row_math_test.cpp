@@ -5,6 +5,7 @@
 #include <piper/nn/cuda/row_math.h>
 #include <piper/nn/init.h>
 #include <piper/nn/tensor_ops.h>
+#include <testing/nn/numbers.h>
 
 #include <algorithm>
 #include <cmath>
@@ -56,15 +57,6 @@ at::ScalarType type_of() {
 template <class T>
 double tolerance() {
   return type_of<T>() == at::kDouble ? 1e-12 : type_of<T>() == at::kFloat ? 2e-5 : 4e-2;
-}
-
-at::Tensor wave(at::IntArrayRef shape, double phase, at::ScalarType dtype) {
-  int64_t n = 1;
-  for (const int64_t s : shape) n *= s;
-  return (at::sin(at::arange(n, at::kDouble) * 12.9898 + phase) * 2).view(shape).to(dtype);
-}
-double difference(const at::Tensor& a, const at::Tensor& b) {
-  return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
 }
 
 // Calls f(T{}, number of elements of a pack) for what the device's launches choose from.
