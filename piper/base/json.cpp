@@ -327,7 +327,7 @@ std::string ObjectReader::text(const std::string& key, const std::string& fallba
 
 std::string ObjectReader::choice(const std::string& key, const std::vector<std::string>& allowed) {
   const bool given = has(key);
-  const std::string value = text(key);
+  std::string value = text(key);
   if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return value;
   if (given && json_.at(key).is_string())
     problem(key, fmt::format("is '{}'; allowed: {}{}", printable(value), fmt::join(allowed, ", "),

@@ -211,7 +211,7 @@ Strategy from_axes(const StrategyFlags& f, const model::Model& model) {
 
 // What --model could be for a plan whose model came from a file.
 std::string models_like(const Json& plan) {
-  const std::string own = "the config.json that it was planned from, or its folder";
+  std::string own = "the config.json that it was planned from, or its folder";
   const int64_t parameters = noted_parameters(plan);
   for (const std::string& name : model::builtin_models())
     if (parameters > 0 && model::count_parameters(model::load_model(name)).total() == parameters)

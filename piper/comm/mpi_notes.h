@@ -24,7 +24,7 @@ class MpiNotes {
   static constexpr int kTag = 0;
   // What is longer goes from buffer to buffer: fewer copies, three wake-ups more, which up to here
   // take longer than the copies.
-  static constexpr size_t kMaxNoteBytes = 34 * 1024;
+  static constexpr size_t kMaxNoteBytes = size_t{34} * 1024;
 
   // `bell` and `result` outlive it.
   MpiNotes(MPI_Comm comm, int64_t num_processes, Doorbell& bell, MpiResult& result);

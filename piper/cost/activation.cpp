@@ -650,7 +650,7 @@ int64_t rows_of_all(SegmentKind collective, const SegmentWork& work) {
 
 int64_t sum_scratch(const model::Model& model, const schedule::Segment& segment,
                     const SegmentWork& work) {
-  constexpr int64_t kPieces = 2 * 32 * 1024;  // elements
+  constexpr int64_t kPieces = int64_t{2} * 32 * 1024;  // elements
   const bool is_of_experts = segment.kind == SegmentKind::kExpertTensor;
   const bool is_of_keys = segment.kind == SegmentKind::kContext;
   const int64_t ranks = is_of_experts ? work.by.experts

@@ -99,7 +99,7 @@ class Writer {
     batch();
     states();
     for (const auto& [flag, value] : job_.ruling.flags)
-      script_.flags.push_back(value.empty() ? flag : flag + " " + value);
+      script_.flags.push_back(value.empty() ? flag : fmt::format("{} {}", flag, value));
     recomputation();  // a subcommand: what follows it would be its own
     script_.software = fmt::format("torchtitan {} ({})", kCommit, kDate);
     script_.program = "-m torchtitan.train --module \"$MODULE\" --config \"$CONFIG\"";

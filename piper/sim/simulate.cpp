@@ -187,7 +187,7 @@ class Simulation {
     for (const graph::SlotId slot : graph_.frees(task)) bytes += prices_.slot_bytes[slot.index()];
     if (task.kind == TaskKind::kCompute) {
       computing_[task.rank.index()] = 0;
-      holds_core_[task.rank.index()] = shares_cores();
+      holds_core_[task.rank.index()] = shares_cores() ? 1 : 0;
       if (shares_cores()) std::erase(node_of(task.rank).computing, task.rank);
     }
     if (bytes != 0) memory_of(task).change(now_, -bytes, keep_memory_);

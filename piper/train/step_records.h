@@ -23,7 +23,7 @@ class StepRecords {
   // Behind the records of steps before `first_step`; `state`: of the checkpoint there. Says what
   // was damaged of them. Throws IoError.
   void open(int64_t first_step, const checkpoint::TrainState& state);
-  void watch(DeviationWatch deviation) { deviation_.emplace(deviation); }
+  void watch(const DeviationWatch& deviation) { deviation_.emplace(deviation); }
 
   // After a step. Throws InvalidInput, and fails the transport, where one step too many was
   // skipped.

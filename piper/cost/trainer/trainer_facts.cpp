@@ -10,11 +10,9 @@ namespace piper::cost {
 namespace {
 
 using enum Fact::Kind;
-using model::Attention;
 using model::AttentionKind;
 using model::FeedForward;
 using model::Layer;
-using model::Model;
 using strategy::Strategy;
 using enum Decided;
 
