@@ -41,10 +41,12 @@ endif()
 
 enable_testing()
 
-# With CMAKE_UNITY_BUILD (preset `quick`) libraries and the program are compiled in batches; tests stay as they are.
+# With CMAKE_UNITY_BUILD (presets `ci` and `quick`) libraries and programs are compiled in batches, several sources of a target as one, which
+# reads each header and makes each template once; tests stay as they are. Larger batches take less in all, until two cores wait for the last.
 set(PIPER_UNITY ${CMAKE_UNITY_BUILD})
 set(CMAKE_UNITY_BUILD OFF)
-include(unity)
+set(PIPER_BATCH_SIZE 20 CACHE STRING "Sources of a batch of a unity build")
+mark_as_advanced(PIPER_BATCH_SIZE)
 
 # piper_folder(NAME graph SOURCES graph.cpp ... DEPENDS base ... TESTS graph_test.cpp ... LIBRARIES ...)
 # makes piper_graph (alias piper::graph) and, with TESTS, the program piper_graph_test registered with ctest.
@@ -133,12 +135,14 @@ endfunction()
 # the compiler instantiates in every file. That takes 2 s of processor time for torch and 1.5 s for the JSON library, and most files need
 # neither. (CMake knows one precompiled header a target: what it would say to the compiler is said here by file.) A source with SKIP_PRECOMPILE_HEADERS is left alone.
 function(piper_share_headers target)
+  set(how piper_share_headers_now)
   if(PIPER_UNITY AND NOT target MATCHES "_test$")
-    piper_unite(${target})
-  elseif(NOT CMAKE_DISABLE_PRECOMPILE_HEADERS)
-    # When the folder has said all about its sources. (EVAL, because a deferred call reads its variables when it is made.)
-    cmake_language(EVAL CODE "cmake_language(DEFER CALL piper_share_headers_now ${target})")
+    set(how piper_unite_now)
+  elseif(CMAKE_DISABLE_PRECOMPILE_HEADERS)
+    return()
   endif()
+  # When the folder has said all about its sources. (EVAL, because a deferred call reads its variables when it is made.)
+  cmake_language(EVAL CODE "cmake_language(DEFER CALL ${how} ${target})")
 endfunction()
 function(piper_share_headers_now target)
   get_target_property(sources ${target} SOURCES)
@@ -162,6 +166,31 @@ function(piper_share_headers_now target)
     set_property(SOURCE ${source} APPEND PROPERTY OBJECT_DEPENDS ${compiled})
     set_property(SOURCE ${source} PROPERTY PIPER_HAS_HEADERS ON)
   endforeach()
+endfunction()
+
+# Batches for the sources of <target>, but for those that are compiled in a way of their own: CMake itself leaves out those that have options
+# or definitions. All share the precompiled header of the dearest kind that one of them needs.
+function(piper_unite_now target)
+  get_target_property(sources ${target} SOURCES)
+  set(dear)
+  foreach(source ${sources})
+    file(REAL_PATH ${source} path)
+    file(RELATIVE_PATH file ${CMAKE_SOURCE_DIR} ${path})
+    get_source_file_property(skips ${source} SKIP_PRECOMPILE_HEADERS)
+    if(skips)
+      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    elseif(path MATCHES "\\.cpp$" AND NOT file MATCHES "^(build|\\.\\.)")
+      piper_dear_includes(${file} of_source)
+      list(APPEND dear ${of_source})
+    endif()
+  endforeach()
+  piper_kind_of_headers("${dear}" name)
+  target_precompile_headers(${target} REUSE_FROM piper_${name})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${PIPER_BATCH_SIZE})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    # Sources are included, and gcc takes what is included for a header, in which a class of an anonymous namespace would be a fault.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  endif()
 endfunction()
 
 # Every header of these folders compiles alone: the target piper_headers, which scripts/test asks for and nobody else. One generated source
