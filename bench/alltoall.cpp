@@ -28,7 +28,7 @@ namespace {
 
 constexpr int64_t kMaxBytes = int64_t{1} << 30;
 
-struct Flags {
+struct AllToAllFlags {
   BenchRanksFlags ranks;
   std::string min_bytes = "1K", max_bytes = "16M", factor = "4", load = "uniform";
   std::string transport = "plain", cluster, plot;
@@ -36,14 +36,14 @@ struct Flags {
   bool json = false;
 };
 
-struct Question {
+struct AllToAllQuestion {
   BenchRanks ranks;
   AllToAllOptions options;
   bool over_nccl = false;
   std::string transport() const { return over_nccl ? "nccl" : ranks.transport(); }
 };
 
-std::vector<int64_t> read_sizes(const Flags& flags, int64_t num_ranks,
+std::vector<int64_t> read_sizes(const AllToAllFlags& flags, int64_t num_ranks,
                                 std::vector<std::string>* problems) {
   std::vector<int64_t> sizes;
   for (const std::string& text : flags.pair_bytes)
@@ -63,9 +63,9 @@ std::vector<int64_t> read_sizes(const Flags& flags, int64_t num_ranks,
   return sizes;
 }
 
-Question read_flags(const Flags& flags) {
+AllToAllQuestion read_flags(const AllToAllFlags& flags) {
   std::vector<std::string> problems;
-  Question q;
+  AllToAllQuestion q;
   q.ranks = read_bench_ranks(flags.ranks, &problems);
   q.over_nccl = flags.transport == "nccl";
   if (!q.over_nccl && flags.transport != "plain")
@@ -93,7 +93,7 @@ Question read_flags(const Flags& flags) {
 }
 
 // All processes of a launcher must have been asked the same, or they would wait for each other.
-void require_alike(comm::World& world, const Flags& f) {
+void require_alike(comm::World& world, const AllToAllFlags& f) {
   if (world.num_processes() == 1) return;
   const std::vector<std::string> mine{
       "--ranks",      f.ranks.ranks,
@@ -122,8 +122,8 @@ void require_alike(comm::World& world, const Flags& f) {
   }
 }
 
-int run(const Flags& flags) {
-  Question q = read_flags(flags);
+int run_alltoall(const AllToAllFlags& flags) {
+  AllToAllQuestion q = read_flags(flags);
   const std::unique_ptr<comm::World> world = q.ranks.world();
   require_alike(*world, flags);
   if (q.over_nccl) q.options.device = open_nccl(*world, q.options.bytes_per_pair.size());
@@ -253,7 +253,7 @@ AllToAllRun bench_alltoall(comm::World& world, const std::string& transport,
 }
 
 Run add_bench_alltoall(Subcommand command) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<AllToAllFlags>();
   const auto option = [&](const char* name, auto& value, const char* what) {
     return command.add_option(name, value, what);
   };
@@ -281,7 +281,7 @@ Run add_bench_alltoall(Subcommand command) {
   option("--plot", flags->plot, "writes a picture of the seconds into this file")
       .type_name("FILE.svg");
   command.add_flag("--json", flags->json, "print JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_alltoall(*flags); };
 }
 
 }  // namespace piper::cli

@@ -41,7 +41,7 @@ constexpr double kRowsAStep = 1 << 20;  // of a layer: shares become counts
 // Of a parameter that moves: fp32 master and both moments (the weight is rounded again).
 constexpr int64_t kStateBytes = 12;
 
-struct Flags {
+struct BalanceFlags {
   std::vector<std::string> loads;
   int64_t experts = 0, ranks = 0, layers = 4, window = 50, steps = 500;
   int64_t hidden = 4096, ffn = 1536;
@@ -49,20 +49,20 @@ struct Flags {
   bool json = false;
 };
 
-struct Case {
+struct LoadCase {
   std::string load;
   int64_t experts = 0, ranks = 0;
 };
 
 // The counts of every step and layer.
 struct Simulated {
-  Case question;
+  LoadCase question;
   std::vector<balance::LayerLoads> windows;
   double overlap = 0;  // of a window with the next, mean
   double least = 0;    // balance::least_imbalance, mean over windows and layers
 };
 
-Simulated simulate(const Case& c, const Flags& flags) {
+Simulated simulate(const LoadCase& c, const BalanceFlags& flags) {
   model::Layer layer;
   layer.feed_forward = {.ffn = flags.ffn, .num_experts = c.experts, .top_k = 1};
   model::Model model;
@@ -102,7 +102,7 @@ Simulated simulate(const Case& c, const Flags& flags) {
 using Search =
     std::function<Rebalanced(int32_t layer, const ExpertPlacement& now, const Loads& loads)>;
 
-struct Row {
+struct SearchRow {
   std::string search;
   double imbalance = 0, worst = 0;  // of its own window: mean and largest over layers and windows
   double next = 0;                  // of the next one
@@ -122,9 +122,9 @@ int64_t num_new(const ExpertPlacement& before, const ExpertPlacement& after) {
   return num;
 }
 
-Row measure(const std::string& name, const Search& search, const Simulated& simulated) {
-  Row row{.search = name};
-  const Case& c = simulated.question;
+SearchRow measure(const std::string& name, const Search& search, const Simulated& simulated) {
+  SearchRow row{.search = name};
+  const LoadCase& c = simulated.question;
   const bool is_small = c.experts <= kExhaustiveExperts && c.ranks <= kExhaustiveRanks;
   std::map<int32_t, ExpertPlacement> placements;
   std::vector<double> microseconds;
@@ -157,7 +157,7 @@ Row measure(const std::string& name, const Search& search, const Simulated& simu
   return row;
 }
 
-std::vector<Row> measure(const Simulated& simulated) {
+std::vector<SearchRow> measure(const Simulated& simulated) {
   std::map<int32_t, balance::PlacementPool> pools;
   const auto pool = [&](int32_t layer, const ExpertPlacement& now, const Loads& loads) {
     balance::PlacementPool& of = pools.try_emplace(layer, balance::PlacementPool(8)).first->second;
@@ -170,7 +170,7 @@ std::vector<Row> measure(const Simulated& simulated) {
       return balance::pair_search(now, loads, limits);
     };
   };
-  const Case& c = simulated.question;
+  const LoadCase& c = simulated.question;
   const int64_t each = c.experts / c.ranks;
   const auto redundant = [&](int64_t more) {
     return [slots = balance::RedundantSlots{.num_ranks = c.ranks,
@@ -218,8 +218,8 @@ std::vector<Row> measure(const Simulated& simulated) {
           measure("... two", with_homes(balance::share_evenly, 2), simulated)};
 }
 
-std::vector<Case> cases_of(const Flags& flags) {
-  std::vector<Case> cases;
+std::vector<LoadCase> cases_of(const BalanceFlags& flags) {
+  std::vector<LoadCase> cases;
   const auto add = [&](const std::string& load, int64_t experts, int64_t ranks) {
     if (experts % ranks != 0)
       throw InvalidInput(
@@ -239,7 +239,7 @@ std::vector<Case> cases_of(const Flags& flags) {
   return cases;
 }
 
-Json to_json(const Row& row, double expert_bytes) {
+Json to_json(const SearchRow& row, double expert_bytes) {
   Json json{{"search", row.search},
             {"imbalance", row.imbalance},
             {"worst_imbalance", row.worst},
@@ -252,15 +252,15 @@ Json to_json(const Row& row, double expert_bytes) {
   return json;
 }
 
-int run(const Flags& flags) {
+int run_balance(const BalanceFlags& flags) {
   if (flags.steps < 2 * flags.window)
     throw InvalidInput(fmt::format("--steps is {}; allowed: at least two windows of {}",
                                    flags.steps, flags.window));
   const double expert_bytes = static_cast<double>(3 * flags.hidden * flags.ffn * kStateBytes);
   Json results = Json::array();
-  for (const Case& c : cases_of(flags)) {
+  for (const LoadCase& c : cases_of(flags)) {
     const Simulated simulated = simulate(c, flags);
-    const std::vector<Row> rows = measure(simulated);
+    const std::vector<SearchRow> rows = measure(simulated);
     Json searches = Json::array();
     report::Table table;
     table.columns = {{"search"},
@@ -272,7 +272,7 @@ int run(const Flags& flags) {
                      {"experts moved", Align::kRight},
                      {"bytes", Align::kRight},
                      {"us to decide", Align::kRight}};
-    for (const Row& row : rows) {
+    for (const SearchRow& row : rows) {
       searches.push_back(to_json(row, expert_bytes));
       table.rows.push_back(
           {row.search, fmt::format("{:.3f}", row.imbalance), fmt::format("{:.3f}", row.worst),
@@ -303,7 +303,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_bench_balance(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<BalanceFlags>();
   flags->loads = {"zipf:1", "drift:1"};
   command
       .add_option("--load", flags->loads,
@@ -324,7 +324,7 @@ Run add_bench_balance(Subcommand command) {
       .show_default();
   command.add_option("--seed", flags->seed, "of the drawn loads");
   command.add_flag("--json", flags->json, "print the result as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_balance(*flags); };
 }
 
 }  // namespace piper::cli

@@ -10,14 +10,13 @@
 namespace piper::cli {
 namespace {
 
-using collective::AllToAllOptions;
 using collective::PhaseOne;
 using strategy::AllToAll;
 
 struct Entry {
   const char* name;
   AllToAll algorithm;
-  AllToAllOptions options;  // counts are one unit a pair
+  collective::AllToAllOptions options;  // counts are one unit a pair
 };
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> list{{"naive", AllToAll::kNaive, {}},

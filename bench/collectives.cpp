@@ -17,7 +17,7 @@ namespace {
 
 using report::Align;
 
-struct Flags {
+struct CollectivesFlags {
   std::string cluster = "frontier";
   CurveQuestion question;
   std::vector<std::string> parts{"curves", "ranks", "phases"};
@@ -131,7 +131,7 @@ Json list_of(const std::vector<Point>& points) {
   return list;
 }
 
-int run(const Flags& flags) {
+int run_collectives(const CollectivesFlags& flags) {
   const cluster::Cluster cluster = cluster::load_cluster(flags.cluster);
   const auto wanted = [&](const char* part) {
     return std::ranges::find(flags.parts, part) != flags.parts.end();
@@ -167,7 +167,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_bench_collectives(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<CollectivesFlags>();
   CurveQuestion& q = flags->question;
   command.add_option("--cluster", flags->cluster, "built-in cluster or file");
   command.add_option("--nodes", q.nodes, "nodes of the curves")
@@ -195,7 +195,7 @@ Run add_bench_collectives(Subcommand command) {
   command.add_flag("--turns", q.by_turns,
                    "messages to several peers take turns at their sender's NIC");
   command.add_flag("--json", flags->json, "print the result as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_collectives(*flags); };
 }
 
 }  // namespace piper::cli

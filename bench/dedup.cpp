@@ -30,7 +30,7 @@ namespace {
 
 using collective::TokenRoutes;
 
-struct Flags {
+struct DedupFlags {
   BenchRanksFlags ranks;
   std::string tokens = "128", row_bytes = "1K", experts = "64", top_k = "8", pieces = "4",
               load = "uniform", cluster;
@@ -38,16 +38,16 @@ struct Flags {
   bool json = false;
 };
 
-struct Question {
+struct DedupQuestion {
   BenchRanks ranks;
   int64_t num_ranks = 0, tokens = 0, row_bytes = 0, experts = 0, top_k = 0, pieces = 0;
   cost::LoadDistribution load;
   std::optional<cluster::Cluster> cluster;
 };
 
-Question read_flags(const Flags& f) {
+DedupQuestion read_flags(const DedupFlags& f) {
   std::vector<std::string> problems;
-  Question q;
+  DedupQuestion q;
   q.ranks = read_bench_ranks(f.ranks, &problems);
   q.num_ranks = q.ranks.num_ranks;
   q.tokens = read_bytes("--tokens", f.tokens, 1, 1 << 20, &problems);
@@ -72,7 +72,7 @@ Question read_flags(const Flags& f) {
 }
 
 // How often each expert is chosen, in proportion. Throws InvalidInput.
-std::vector<double> popularity(const Question& q) {
+std::vector<double> popularity(const DedupQuestion& q) {
   std::vector<double> shares(static_cast<size_t>(q.experts), 1);
   if (q.load.kind == cost::LoadKind::kZipf) {
     const std::vector<int64_t> order = fixed_order(q.experts);
@@ -98,7 +98,7 @@ std::vector<double> popularity(const Question& q) {
 // What routers would choose: k different experts a token, by popularity. The same in all processes.
 class Choices {
  public:
-  Choices(const Question& q, const collective::Topology& topology)
+  Choices(const DedupQuestion& q, const collective::Topology& topology)
       : copies_(static_cast<size_t>(q.num_ranks * q.num_ranks)) {
     const std::vector<double> shares = popularity(q);
     const std::vector<int32_t>& node = topology.unit.front();
@@ -150,7 +150,7 @@ int64_t number_of(int64_t rank, int64_t token, int64_t i) {
 class Deduplicated {
  public:
   // `unit_bytes`: of the steps; 8 to be simulated on numbers, 1 to be priced.
-  Deduplicated(const Question& q, const Choices& choices, const collective::Topology& topology,
+  Deduplicated(const DedupQuestion& q, const Choices& choices, const collective::Topology& topology,
                int64_t unit_bytes)
       : q_(q),
         choices_(choices),
@@ -220,7 +220,7 @@ class Deduplicated {
   // Every member's experts hand back what came: the sum is the token times its members.
   comm::Exchange::Data combine_data(int64_t m) const { return {arrived(m), tokens(m, true)}; }
 
-  const Question& q_;
+  const DedupQuestion& q_;
   const Choices& choices_;
   const collective::Topology& topology_;
   collective::Units units_;
@@ -240,7 +240,7 @@ struct Outcome {
   int64_t num_nodes = 1, num_wrong = 0;
 };
 
-Outcome measure(const Question& q, const Flags& flags, comm::World& world,
+Outcome measure(const DedupQuestion& q, const DedupFlags& flags, comm::World& world,
                 const std::function<void(double)>& progress) {
   const collective::Topology topology = comm::gather_topology(world, comm::place_from());
   const Choices choices(q, topology);
@@ -288,7 +288,7 @@ double fastest_plain(const Outcome& o, bool predicted) {
   return least;
 }
 
-void print(const Question& q, const Outcome& o) {
+void print(const DedupQuestion& q, const Outcome& o) {
   using report::Align;
   fmt::print("{} rank{} on {} node{}, {} tokens a rank of {}, {} of {} experts each, {}\n",
              q.num_ranks, q.num_ranks == 1 ? "" : "s", o.num_nodes, o.num_nodes == 1 ? "" : "s",
@@ -316,7 +316,7 @@ void print(const Question& q, const Outcome& o) {
   fmt::print("{}", report::to_text(table));
 }
 
-Json to_json(const Question& q, const Outcome& o) {
+Json to_json(const DedupQuestion& q, const Outcome& o) {
   Json json{{"ranks", q.num_ranks},
             {"nodes", o.num_nodes},
             {"tokens", q.tokens},
@@ -339,8 +339,8 @@ Json to_json(const Question& q, const Outcome& o) {
   return json;
 }
 
-int run(const Flags& flags) {
-  const Question q = read_flags(flags);
+int run_dedup(const DedupFlags& flags) {
+  const DedupQuestion q = read_flags(flags);
   (void)popularity(q);
   const std::unique_ptr<comm::World> world = q.ranks.world();
   std::unique_ptr<report::Progress> progress;
@@ -362,7 +362,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_bench_dedup(Subcommand command) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<DedupFlags>();
   const auto option = [&](const char* name, auto& value, const char* what) {
     return command.add_option(name, value, what).show_default();
   };
@@ -383,7 +383,7 @@ Run add_bench_dedup(Subcommand command) {
       .show_default();
   command.add_option("--cluster", flags->cluster, "the machine whose rates the prediction takes");
   command.add_flag("--json", flags->json, "print JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_dedup(*flags); };
 }
 
 }  // namespace piper::cli

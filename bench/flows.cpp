@@ -19,7 +19,7 @@
 namespace piper::cli {
 namespace {
 
-struct Flags {
+struct FlowsFlags {
   std::string cluster = "frontier", fabric;
   std::vector<int64_t> nodes{8, 64, 256};
   std::vector<std::string> algorithms{"node-aware", "pairwise", "halo-printed", "halo"};
@@ -28,7 +28,7 @@ struct Flags {
   bool json = false;
 };
 
-struct Row {
+struct FlowRow {
   strategy::AllToAll algorithm;
   int64_t num_members = 0, num_steps = 0, num_messages = 0, num_events = 0;
   double write_seconds = 0, simulate_seconds = 0, predicted_seconds = 0;
@@ -52,9 +52,9 @@ std::vector<char> partners(int64_t num_members, int64_t num_peers) {
   return speaks;
 }
 
-Row measure(strategy::AllToAll algorithm, const sim::Fabric& fabric,
-            const collective::Topology& topology, const Flags& flags) {
-  Row row{.algorithm = algorithm, .num_members = fabric.num_members()};
+FlowRow measure(strategy::AllToAll algorithm, const sim::Fabric& fabric,
+                const collective::Topology& topology, const FlowsFlags& flags) {
+  FlowRow row{.algorithm = algorithm, .num_members = fabric.num_members()};
   const std::vector<char> speaks = partners(row.num_members, flags.peers);
   const auto count = [&](int64_t from, int64_t to) {
     const int64_t distance = to >= from ? to - from : to - from + row.num_members;
@@ -80,9 +80,9 @@ Row measure(strategy::AllToAll algorithm, const sim::Fabric& fabric,
   return row;
 }
 
-int run(const Flags& flags) {
+int run_flows(const FlowsFlags& flags) {
   const cluster::Cluster cluster = cluster::load_cluster(flags.cluster);
-  std::vector<Row> rows;
+  std::vector<FlowRow> rows;
   for (const int64_t nodes : flags.nodes) {
     sim::Fabric fabric;
     collective::Topology topology;
@@ -112,7 +112,7 @@ int run(const Flags& flags) {
                    {"steps/s", Align::kRight},
                    {"messages/s", Align::kRight},
                    {"predicted", Align::kRight}};
-  for (const Row& row : rows) {
+  for (const FlowRow& row : rows) {
     best = std::max(best, row.flows_per_second());
     list.push_back({{"algorithm", strategy::name(row.algorithm)},
                     {"num_members", row.num_members},
@@ -155,7 +155,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_bench_flows(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<FlowsFlags>();
   command.add_option("--cluster", flags->cluster, "built-in cluster or file");
   command
       .add_option("--fabric", flags->fabric,
@@ -177,7 +177,7 @@ Run add_bench_flows(Subcommand command) {
   command.add_option("--repeats", flags->repeats, "simulations of each row; the median counts")
       .check(integer_in(1, 100));
   command.add_flag("--json", flags->json, "print the result as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_flows(*flags); };
 }
 
 }  // namespace piper::cli

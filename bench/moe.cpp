@@ -31,9 +31,9 @@
 namespace piper::cli {
 namespace {
 
-constexpr uint64_t kSeed = 1;
+constexpr uint64_t kLayerSeed = 1;
 
-struct Flags {
+struct MoeFlags {
   nn::MoeLayerShape shape;
   std::string device = "cpu", precision = "fp32";
   int64_t ranks = 0, tp = 1, moe_chunks = 1;
@@ -45,7 +45,7 @@ struct Flags {
 
 // The layer with its experts divided over the ranks: each expert's width by tp, whole experts by
 // what is left. `tokens` are those of a rank, which the ranks of a tp group hold alike.
-strategy::Strategy strategy_of(const Flags& flags, int64_t tokens) {
+strategy::Strategy strategy_of(const MoeFlags& flags, int64_t tokens) {
   strategy::Strategy s;
   s.mesh.tp = s.mesh.etp = flags.tp;
   s.mesh.ep = s.mesh.dp = s.global_batch_sequences = flags.ep();
@@ -72,7 +72,7 @@ std::string own_flag_of(std::string_view key) {
   return flag_of(key);
 }
 
-void check(const Flags& flags) {
+void check(const MoeFlags& flags) {
   std::vector<std::string> problems;
   const auto in_range = [&](const char* flag, int64_t value, int64_t max) {
     check_count(flag, value, max, problems);
@@ -100,7 +100,7 @@ void check(const Flags& flags) {
   if (!problems.empty()) throw InvalidInput(problems);
 }
 
-void print(const Flags& flags, const nn::MoeLayerTimes& times) {
+void print(const MoeFlags& flags, const nn::MoeLayerTimes& times) {
   const nn::MoeLayerShape& s = flags.shape;
   if (flags.world.json) {
     const Json json{{"tokens", s.tokens},
@@ -133,12 +133,12 @@ void print(const Flags& flags, const nn::MoeLayerTimes& times) {
 
 // Every line "tokens experts top_k" chooses a layer (the last one is kept while the line is the
 // same) and is answered by the seconds of one forward and backward; hidden and ffn are the flags'.
-int serve(const Flags& flags) {
+int serve(const MoeFlags& flags) {
   std::string line, last;
   std::unique_ptr<nn::MoeLayerBench> bench;
   while (std::getline(std::cin, line)) {
     if (line != last) {
-      Flags asked = flags;
+      MoeFlags asked = flags;
       std::istringstream in(line);
       if (!(in >> asked.shape.tokens >> asked.shape.num_experts >> asked.shape.top_k))
         throw InvalidInput(
@@ -162,14 +162,14 @@ train::BenchPart part_of(const nn::MoeLayerShape& shape, const strategy::Strateg
   part.stage = nn::make_mixture_stage(shape, strategy, rank);
   const auto values = [&](const char* name) {
     at::Tensor made = at::empty({shape.tokens, shape.hidden});
-    nn::fill_normal(made, kSeed, fmt::format("{}.{}", name, data_rank), 1);
+    nn::fill_normal(made, kLayerSeed, fmt::format("{}.{}", name, data_rank), 1);
     return made;
   };
   part.micro_batches = {{.tokens_BS = values("x"), .targets_T = values("gradient")}};
   return part;
 }
 
-WorldBench world_bench_of(const Flags& flags) {
+WorldBench world_bench_of(const MoeFlags& flags) {
   return {bench_world(flags.ranks), [flags](comm::World& world, int64_t tokens) {
             nn::MoeLayerShape shape = flags.shape;
             shape.tokens = tokens;
@@ -184,7 +184,7 @@ WorldBench world_bench_of(const Flags& flags) {
 }
 
 // ", tp 2, parm-s1": what is not the default.
-std::string division(const Flags& flags) {
+std::string division(const MoeFlags& flags) {
   std::string text;
   if (flags.tp > 1) text += fmt::format(", tp {}", flags.tp);
   if (flags.moe_schedule != "plain") text += ", " + flags.moe_schedule;
@@ -192,7 +192,7 @@ std::string division(const Flags& flags) {
   return text;
 }
 
-int run_on_several(const Flags& flags) {
+int run_on_several(const MoeFlags& flags) {
   WorldBench bench = world_bench_of(flags);
   if (flags.world.serve) {
     bench.serve();
@@ -225,7 +225,7 @@ int run_on_several(const Flags& flags) {
   return 0;
 }
 
-int run(Flags flags) {
+int run_moe(MoeFlags flags) {
   if (flags.ranks == 0) flags.ranks = num_launched();
   flags.shape.num_heads = flags.tp;
   check(flags);
@@ -252,7 +252,7 @@ int run(Flags flags) {
 }  // namespace
 
 Run add_bench_moe(Subcommand command) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<MoeFlags>();
   command.add_option("--tokens", flags->shape.tokens, "tokens of the micro-batch").show_default();
   command.add_option("--hidden", flags->shape.hidden, "hidden size").show_default();
   command.add_option("--ffn", flags->shape.ffn, "intermediate size of an expert").show_default();
@@ -282,7 +282,7 @@ Run add_bench_moe(Subcommand command) {
                    "answer lines 'tokens experts top_k' by seconds (for scripts/bench_moe); of "
                    "several ranks, 'steps TOKENS N' and 'limit TOKENS N'");
   command.add_flag("--json", flags->world.json, "print JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_moe(*flags); };
 }
 
 }  // namespace piper::cli

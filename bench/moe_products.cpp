@@ -12,7 +12,7 @@ void multiply_here(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
   product_out(out, a, b);
 }
 
-void multiply_aten(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+void multiply_libtorch(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
   at::Tensor to = out;
   at::mm_out(to, a, b);
 }
@@ -51,7 +51,7 @@ MoeProducts::MoeProducts(const MoeProductsShape& shape) : shape_(shape) {
 }
 
 void MoeProducts::run(const MoeGemms& how) {
-  const Multiply multiply = how.libtorch ? multiply_aten : multiply_here;
+  const Multiply multiply = how.libtorch ? multiply_libtorch : multiply_here;
   multiply(logits_, x_, router_.t());
   multiply(g_router_, logits_.t(), x_);
   multiply(gx_, logits_, router_);

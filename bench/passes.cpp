@@ -30,7 +30,7 @@
 namespace piper::cli {
 namespace {
 
-struct Flags {
+struct PassesFlags {
   int64_t tokens = 4096, hidden = 1024, ffn = 2048, top_k = 2, vocabulary = 32768, rounds = 7;
   std::string device = "cpu", precision = "fp32";
   bool json = false;
@@ -59,7 +59,7 @@ at::Tensor positions(int64_t tokens, int64_t k, const at::Device& device) {
 
 class Passes {
  public:
-  Passes(const Flags& flags, const profile::OperandsOn& on)
+  Passes(const PassesFlags& flags, const profile::OperandsOn& on)
       : flags_(flags),
         on_(on),
         options_(on.device.with(on.dtype)),
@@ -138,7 +138,7 @@ class Passes {
             [=] { nn::cross_entropy_(logits, targets, true, 1e-3); }};
   }
 
-  const Flags& flags_;
+  const PassesFlags& flags_;
   const profile::OperandsOn on_;
   const at::TensorOptions options_, main_;
   const double element_;
@@ -150,7 +150,7 @@ struct Measured {
   double of_copy = 0;             // its rate over that of the copy of the same round, the median
 };
 
-std::vector<Measured> measure(const Flags& flags, const profile::OperandsOn& on) {
+std::vector<Measured> measure(const PassesFlags& flags, const profile::OperandsOn& on) {
   const Passes passes(flags, on);
   constexpr double kLeastSeconds = 0.02;  // of a measurement, in which a launch is nothing
   const auto times_of = [&](const Pass& pass) {
@@ -173,7 +173,7 @@ std::vector<Measured> measure(const Flags& flags, const profile::OperandsOn& on)
   return measured;
 }
 
-void print(const Flags& flags, const std::vector<Measured>& measured) {
+void print(const PassesFlags& flags, const std::vector<Measured>& measured) {
   if (flags.json) {
     Json passes = Json::array();
     for (const Measured& pass : measured)
@@ -196,7 +196,7 @@ void print(const Flags& flags, const std::vector<Measured>& measured) {
                pass.bytes / pass.seconds * 1e-9, pass.of_copy);
 }
 
-int run(const Flags& flags) {
+int run_passes(const PassesFlags& flags) {
   std::vector<std::string> problems;
   check_count("--tokens", flags.tokens, 1 << 20, problems);
   check_count("--hidden", flags.hidden, 1 << 16, problems);
@@ -221,7 +221,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_bench_passes(Subcommand command) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<PassesFlags>();
   command.add_option("--tokens", flags->tokens, "tokens of the micro-batch").show_default();
   command.add_option("--hidden", flags->hidden, "hidden size").show_default();
   command.add_option("--ffn", flags->ffn, "intermediate size of an expert").show_default();
@@ -233,7 +233,7 @@ Run add_bench_passes(Subcommand command) {
       .show_default();
   command.add_option("--rounds", flags->rounds, "rounds; medians are reported").show_default();
   command.add_flag("--json", flags->json, "print JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_passes(*flags); };
 }
 
 }  // namespace piper::cli

@@ -20,17 +20,17 @@
 namespace piper::cli {
 namespace {
 
-constexpr uint64_t kSeed = 1;
+constexpr uint64_t kPipelineSeed = 1;
 constexpr double kLearningRate = 0.1;
 
-struct Flags {
+struct PipelineFlags {
   WorldBenchFlags world;
   int64_t ranks = 0, hidden = 512, linear_layers = 8, micro_batches = 8;
   std::vector<int64_t> rows{64, 512};
   std::string schedule = "1f1b";
 };
 
-strategy::PipelineSchedule schedule_of(const Flags& flags) {
+strategy::PipelineSchedule schedule_of(const PipelineFlags& flags) {
   return parse_word<strategy::PipelineSchedule>("--schedule", flags.schedule);
 }
 
@@ -38,7 +38,7 @@ int64_t chunks_of_rank(strategy::PipelineSchedule schedule) {
   return strategy::is_v(schedule) || strategy::interleaves(schedule) ? 2 : 1;
 }
 
-void check(const Flags& flags) {
+void check(const PipelineFlags& flags) {
   std::vector<std::string> problems;
   check_count("--ranks", flags.ranks, 64, problems);
   check_count("--hidden", flags.hidden, 1 << 16, problems);
@@ -56,7 +56,7 @@ void check(const Flags& flags) {
 }
 
 // Only its shape counts: what the segments compute is the stage's.
-model::Model model_of(const Flags& flags) {
+model::Model model_of(const PipelineFlags& flags) {
   model::Model m;
   m.name = "bench";
   m.hidden = flags.hidden;
@@ -68,7 +68,7 @@ model::Model model_of(const Flags& flags) {
   return m;
 }
 
-strategy::Strategy strategy_of(const Flags& flags, int64_t rows) {
+strategy::Strategy strategy_of(const PipelineFlags& flags, int64_t rows) {
   strategy::Strategy s;
   s.mesh.pp = flags.ranks;
   s.schedule = schedule_of(flags);
@@ -80,19 +80,20 @@ strategy::Strategy strategy_of(const Flags& flags, int64_t rows) {
   return s;
 }
 
-at::Tensor values(const Flags& flags, int64_t rows, const char* name, int64_t micro_batch) {
+at::Tensor values(const PipelineFlags& flags, int64_t rows, const char* name, int64_t micro_batch) {
   at::Tensor made = at::empty({rows, flags.hidden});
-  nn::fill_normal(made, kSeed, fmt::format("{}.{}", name, micro_batch), 1);
+  nn::fill_normal(made, kPipelineSeed, fmt::format("{}.{}", name, micro_batch), 1);
   return made;
 }
 
-train::BenchPart part_of(const Flags& flags, const strategy::Strategy& strategy, Rank rank) {
+train::BenchPart part_of(const PipelineFlags& flags, const strategy::Strategy& strategy,
+                         Rank rank) {
   const int64_t rows = strategy.sequence;
   nn::LinearStageShape shape{.rows = rows,
                              .hidden = flags.hidden,
                              .num_micro_batches = flags.micro_batches,
                              .layers = {},
-                             .seed = kSeed};
+                             .seed = kPipelineSeed};
   bool is_first = false, is_last = false;
   for (const schedule::RankChunk& chunk : schedule::chunks_of(strategy, rank.value)) {
     for (int32_t i = 0; i < chunk.num_layers; ++i) shape.layers.push_back(chunk.first_layer + i);
@@ -121,7 +122,7 @@ double pipeline_limit(const std::vector<double>& products, int64_t num_micro_bat
   return limit;
 }
 
-WorldBench bench_of(const Flags& flags) {
+WorldBench bench_of(const PipelineFlags& flags) {
   return {bench_world(flags.ranks), [flags](comm::World& world, int64_t rows) {
             const strategy::Strategy strategy = strategy_of(flags, rows);
             return WorldBench::Case{std::make_unique<train::StepBench>(
@@ -133,7 +134,7 @@ WorldBench bench_of(const Flags& flags) {
           }};
 }
 
-int run(Flags flags) {
+int run_pipeline(PipelineFlags flags) {
   if (flags.ranks == 0) flags.ranks = std::max<int64_t>(2, num_launched());
   check(flags);
   take_product_choice(flags.world);
@@ -165,7 +166,7 @@ int run(Flags flags) {
 }  // namespace
 
 Run add_bench_pipeline(Subcommand command) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<PipelineFlags>();
   command.add_option("--ranks", flags->ranks,
                      "stages (default: as many as processes were launched, 2 without a launcher)");
   command
@@ -188,7 +189,7 @@ Run add_bench_pipeline(Subcommand command) {
                    "answer lines 'steps ROWS N', 'limit ROWS N' by seconds (for scripts)");
   command.add_flag("--json", flags->world.json, "print JSON");
   command.footer("Alone: every rank is a thread. Under `piper launch -n 2` or mpirun: processes.");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_pipeline(*flags); };
 }
 
 }  // namespace piper::cli

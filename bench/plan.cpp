@@ -19,14 +19,14 @@
 namespace piper::cli {
 namespace {
 
-struct Case {
+struct PlanCase {
   const char* model;
   const char* cluster;
   int64_t devices;
 };
-constexpr Case kCases[] = {{"mixtral-8x7b", "dgx-h100", 64},
-                           {"deepseek-v3", "dgx-h100", 2048},
-                           {"kimi-k2", "dgx-h100", 4096}};
+constexpr PlanCase kCases[] = {{"mixtral-8x7b", "dgx-h100", 64},
+                               {"deepseek-v3", "dgx-h100", 2048},
+                               {"kimi-k2", "dgx-h100", 4096}};
 
 struct Timed {
   plan::Plan plan;
@@ -53,21 +53,21 @@ Searched searched(const plan::Request& request, int64_t num_cores) {
   return s;
 }
 
-struct Row {
-  Case question;
+struct PlanningRow {
+  PlanCase question;
   Searched real;   // what does not fit is asked for its memory alone
   Searched roomy;  // devices whose memory has no end: every strategy has memory and time priced
   double best_mfu = 0;
 };
 
-Row measure(const Case& c, int64_t num_cores) {
+PlanningRow measure(const PlanCase& c, int64_t num_cores) {
   const plan::Question question{.model = model::load_model(c.model),
                                 .cluster = cluster::load_cluster(c.cluster),
                                 .num_devices = c.devices};
   const cost::TrainerProfile trainer = cost::load_trainer("piper");
   std::vector<plan::Default> defaults;
   plan::Request request = plan::resolve_defaults(question, trainer, defaults);
-  Row row{.question = c, .real = searched(request, num_cores)};
+  PlanningRow row{.question = c, .real = searched(request, num_cores)};
   if (const plan::Plan& plan = row.real.alone.plan; !plan.ranked.empty())
     row.best_mfu = cost::mfu(*request.model, plan.ranked.front().strategy, *request.cluster,
                              plan.ranked.front().estimate.seconds);
@@ -76,7 +76,7 @@ Row measure(const Case& c, int64_t num_cores) {
   return row;
 }
 
-Json to_json(const Row& row) {
+Json to_json(const PlanningRow& row) {
   const plan::Plan& plan = row.real.alone.plan;
   return {{"model", row.question.model},
           {"cluster", row.question.cluster},
@@ -93,7 +93,7 @@ Json to_json(const Row& row) {
           {"candidates_per_second_all_cores", row.roomy.together.rate()}};
 }
 
-int run(bool json) {
+int run_plan(bool json) {
   const int64_t num_cores = plan::num_usable_cores();
   const std::string on_all = fmt::format("on {} cores", num_cores);
   report::Table table;
@@ -111,9 +111,9 @@ int run(bool json) {
   Json cases = Json::array();
   double priced = 0, seconds = 0, seconds_together = 0;
   report::Progress bar({.label = "bench plan", .total = std::ssize(kCases), .unit = "questions"});
-  for (const Case& c : kCases) {
+  for (const PlanCase& c : kCases) {
     bar.set(std::ssize(cases), c.model);
-    const Row row = measure(c, num_cores);
+    const PlanningRow row = measure(c, num_cores);
     const plan::Plan& plan = row.real.alone.plan;
     priced += static_cast<double>(row.roomy.alone.plan.num_timed);
     seconds += row.roomy.alone.seconds;
@@ -153,7 +153,7 @@ int run(bool json) {
 Run add_bench_plan(Subcommand command) {
   auto json = std::make_shared<bool>(false);
   command.add_flag("--json", *json, "print the result as JSON");
-  return [json] { return run(*json); };
+  return [json] { return run_plan(*json); };
 }
 
 }  // namespace piper::cli

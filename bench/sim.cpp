@@ -20,7 +20,7 @@
 namespace piper::cli {
 namespace {
 
-struct Flags {
+struct SimFlags {
   StrategyFlags strategy;
   bool json = false;
 };
@@ -58,7 +58,7 @@ Json to_json(const Timing& t) {
           {"step_seconds", t.step_seconds}};
 }
 
-int run(const Flags& flags) {
+int run_sim(const SimFlags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
   require_runnable(priced.strategy, priced.model, "bench sim");
   const Timing all = time(priced, {});
@@ -107,7 +107,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_bench_sim(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<SimFlags>();
   StrategyFlags& s = flags->strategy;
   s.model = "deepseek-v3";
   s.cluster = "dgx-h100";
@@ -121,7 +121,7 @@ Run add_bench_sim(Subcommand command) {
       given.ep = 64;
       given.dp = 128;
     }
-    return run(*flags);
+    return run_sim(*flags);
   };
 }
 

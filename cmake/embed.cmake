@@ -33,11 +33,11 @@ std::span<const EmbeddedFile> ${variable}();
 #include <array>
 
 namespace piper::embedded {
-namespace {
-constexpr std::array<EmbeddedFile, ${num_files}> kFiles{{
+std::span<const EmbeddedFile> ${variable}() {
+  static constexpr std::array<EmbeddedFile, ${num_files}> kFiles{{
 ${entries}}};
-}  // namespace
-std::span<const EmbeddedFile> ${variable}() { return kFiles; }
+  return kFiles;
+}
 }  // namespace piper::embedded
 ")
   # file(CONFIGURE) leaves an unchanged file alone, so nothing is rebuilt in vain.

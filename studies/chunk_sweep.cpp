@@ -2,6 +2,7 @@
 #include <studies/chunk_sweep.h>
 #include <studies/parm_sweep.h>
 #include <studies/pipemoe_choice.h>
+#include <studies/real.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,8 +16,6 @@ using cost::MoeSchedulePrice;
 using strategy::MoeSchedule;
 
 constexpr double kNear = 0.01;
-
-double real(int64_t value) { return static_cast<double>(value); }
 
 Spread spread(std::vector<double> values) {
   if (values.empty()) return {};

@@ -44,7 +44,7 @@ void table_8(StatementList& list) {
              "256 MiB; the table's milliseconds take it as 256e6 bytes");
 }
 
-void equations(StatementList& list) {
+void monta_equations(StatementList& list) {
   list.exact("AA/AG at r1 = r2", "eq. 12", 4.0 / 7, monta::exchange_over_gather(8, 2, 8, {}), "");
   list.exact("AA/AG at 8K in 4 chunks", "Discussion", 0.979,
              monta::exchange_over_gather(8, 2, 8, kChunk), "", "4/7 x 0.726 / 0.427 is 0.972");
@@ -150,7 +150,7 @@ void expansion(StatementList& list) {
 std::vector<Statement> monta_statements() {
   StatementList list;
   table_8(list);
-  equations(list);
+  monta_equations(list);
   searches(list);
   choice(list);
   gains(list);

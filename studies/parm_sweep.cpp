@@ -1,5 +1,6 @@
 #include <piper/cost/trainer/moe_schedules.h>
 #include <studies/parm_sweep.h>
+#include <studies/real.h>
 
 #include <algorithm>
 
@@ -7,8 +8,6 @@ namespace piper::studies {
 namespace {
 
 constexpr int64_t kTopK = 2;  // not published
-
-double real(int64_t value) { return static_cast<double>(value); }
 
 const cost::MoeSchedulePrice& named(const std::vector<cost::MoeSchedulePrice>& prices,
                                     const char* name) {

@@ -266,10 +266,6 @@ CopySlots share_within_limits(const CopySlots& empty, const CopySlots& known) {
   return best && best->unevenness() < known.unevenness() ? *best : known;
 }
 
-int64_t busiest(const ExpertPlacement& placement, const Loads& loads) {
-  return std::ranges::max(rank_loads(placement, loads));
-}
-
 }  // namespace
 
 ExpertPlacement share_hot(const ExpertPlacement& homes, const Loads& loads,
@@ -288,7 +284,7 @@ ExpertPlacement share_evenly(const ExpertPlacement& homes, const Loads& loads,
   exchange_copies(slots);
   ExpertPlacement even = slots.placement(), hot = by_growth.placement();
   // Units are shared to fractions, rows are not.
-  return busiest(even, loads) < busiest(hot, loads) ? even : hot;
+  return busiest_load(even, loads) < busiest_load(hot, loads) ? even : hot;
 }
 
 ExpertPlacement shadow(const ExpertPlacement& homes, const Loads& loads, int64_t slots_per_rank) {

@@ -23,6 +23,10 @@ std::vector<int64_t> rank_loads(const ExpertPlacement& placement, const Loads& l
   return sums;
 }
 
+int64_t busiest_load(const ExpertPlacement& placement, const Loads& loads) {
+  return std::ranges::max(rank_loads(placement, loads));
+}
+
 double imbalance(const std::vector<int64_t>& rank_loads) {
   const int64_t total = std::accumulate(rank_loads.begin(), rank_loads.end(), int64_t{0});
   if (total == 0) return 1;

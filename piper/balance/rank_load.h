@@ -19,6 +19,9 @@ using Loads = std::vector<int64_t>;
 // the first. Requires as many loads as experts (PIPER_CHECK).
 std::vector<int64_t> rank_loads(const ExpertPlacement& placement, const Loads& loads);
 
+// Of the rank that has most of them.
+int64_t busiest_load(const ExpertPlacement& placement, const Loads& loads);
+
 // Rows of the busiest rank over the mean; 1 where there are none. This is the metric of all
 // thresholds here: the paper's section VI-A states neither metric nor value.
 double imbalance(const std::vector<int64_t>& rank_loads);

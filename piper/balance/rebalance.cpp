@@ -12,10 +12,6 @@
 namespace piper::balance {
 namespace {
 
-int64_t busiest(const ExpertPlacement& placement, const Loads& loads) {
-  return std::ranges::max(rank_loads(placement, loads));
-}
-
 struct Candidate {
   Rebalanced result;
   const char* by;
@@ -66,7 +62,7 @@ class Layer {
 
   double saved_a_step(const ExpertPlacement& next, const Loads& loads, double steps) const {
     return price_.seconds_per_row *
-           static_cast<double>(busiest(now_, loads) - busiest(next, loads)) / steps;
+           static_cast<double>(busiest_load(now_, loads) - busiest_load(next, loads)) / steps;
   }
 
   LayerDecision decision(Candidate candidate) const {
@@ -86,15 +82,17 @@ class Layer {
     ExpertPlacement best = now_;
     const int64_t slots = slots_for_copies(now_);
     for (ExpertPlacement next : {share_evenly(now_, loads_, slots), shadow(now_, loads_, slots)})
-      if (busiest(next, loads_) < busiest(best, loads_)) best = std::move(next);
+      if (busiest_load(next, loads_) < busiest_load(best, loads_)) best = std::move(next);
     return best;
   }
 
   double trust() const {
     if (older_.empty() || newer_.empty()) return 1;
     const ExpertPlacement plan = pair_search(now_, older_).placement;
-    const double promised = static_cast<double>(busiest(now_, older_) - busiest(plan, older_));
-    const double kept = static_cast<double>(busiest(now_, newer_) - busiest(plan, newer_));
+    const double promised =
+        static_cast<double>(busiest_load(now_, older_) - busiest_load(plan, older_));
+    const double kept =
+        static_cast<double>(busiest_load(now_, newer_) - busiest_load(plan, newer_));
     return promised > 0 ? std::clamp(kept / promised, 0.0, 1.0) : 1;
   }
 

@@ -63,4 +63,10 @@ std::string did_you_mean(std::string_view word, std::span<const std::string> can
   return best.empty() ? "" : "; did you mean '" + best + "'?";
 }
 
+std::string lower(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
 }  // namespace piper

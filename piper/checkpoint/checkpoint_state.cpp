@@ -34,9 +34,9 @@ nn::NamedTensor common_part(const nn::NamedTensor& state, const nn::NamedPiece& 
   return common;
 }
 
-class Writer {
+class StateWriter {
  public:
-  Writer(nn::Stage& stage, const optim::AdamW& optimizer)
+  StateWriter(nn::Stage& stage, const optim::AdamW& optimizer)
       : parameters_(stage.parameters()), is_divided_(optimizer.is_divided()) {
     for (nn::NamedTensor& tensor : optimizer.state()) optimizer_.emplace(tensor.name, tensor);
   }
@@ -69,7 +69,7 @@ class Writer {
 }  // namespace
 
 std::vector<nn::NamedTensor> state_tensors(nn::Stage& stage, const optim::AdamW& optimizer) {
-  Writer writer(stage, optimizer);
+  StateWriter writer(stage, optimizer);
   for (const nn::NamedPiece& piece : stage.named_pieces()) writer.add_piece(piece);
   writer.add_num_steps();
   return writer.take();
@@ -79,7 +79,7 @@ std::vector<nn::NamedTensor> written_tensors(nn::Stage& stage, const optim::Adam
                                              const strategy::Mesh& mesh, Rank rank) {
   const strategy::RankLayout layout(mesh);
   const at::Tensor tied = layout.stage(rank) > 0 ? stage.tied_embedding_gradient() : at::Tensor();
-  Writer writer(stage, optimizer);
+  StateWriter writer(stage, optimizer);
   int64_t index = 0;  // the same for a piece and its replicas
   for (const nn::NamedPiece& piece : stage.named_pieces()) {
     const strategy::Axis replicas = writer.parameter_of(piece).sharding.replicas;

@@ -20,9 +20,9 @@ constexpr std::array<ExpertMatrix, 3> kExpertMatrices = {{{"gate_proj", "w1", "g
                                                           {"up_proj", "w3", "gate_up_proj", 1, 2},
                                                           {"down_proj", "w2", "down_proj", 0, 1}}};
 
-class Writer {
+class NameWriter {
  public:
-  explicit Writer(const model::Model& model) : model_(model) {}
+  explicit NameWriter(const model::Model& model) : model_(model) {}
 
   std::vector<TensorShape> write() {
     add("model.embed_tokens.weight", {model_.vocabulary, model_.hidden});
@@ -125,7 +125,7 @@ std::vector<std::string> split(const std::string& name) {
   return words;
 }
 
-bool is_number(const std::string& word) {
+bool is_index(const std::string& word) {
   return !word.empty() && word.size() < 10 &&
          word.find_first_not_of("0123456789") == std::string::npos;
 }
@@ -133,12 +133,12 @@ bool is_number(const std::string& word) {
 }  // namespace
 
 std::vector<TensorShape> expected_tensors(const model::Model& model) {
-  return Writer(model).write();
+  return NameWriter(model).write();
 }
 
 bool is_left_out(const std::string& name, const model::Model& model) {
   const std::vector<std::string> words = split(name);
-  if (words.size() < 4 || words[0] != "model" || words[1] != "layers" || !is_number(words[2]))
+  if (words.size() < 4 || words[0] != "model" || words[1] != "layers" || !is_index(words[2]))
     return false;
   const int64_t layer = std::stoll(words[2]), trained = std::ssize(model.layers);
   if (layer >= trained) return layer < model.num_layers() + model.num_next_token_layers;
@@ -172,7 +172,7 @@ std::vector<Source> sources(const std::string& name, bool tied_embeddings) {
   const std::string other_block = mixtral ? "mlp" : "block_sparse_moe";
   if (words.size() == 6 && words[4] == "gate")
     places.push_back({.name = layer + other_block + ".gate.weight"});
-  if (words.size() != 8 || words[4] != "experts" || !is_number(words[5])) return places;
+  if (words.size() != 8 || words[4] != "experts" || !is_index(words[5])) return places;
   for (const ExpertMatrix& matrix : kExpertMatrices) {
     if (words[6] != (mixtral ? matrix.mixtral : matrix.common)) continue;
     places.push_back({.name = fmt::format("{}{}.experts.{}.{}.weight", layer, other_block, words[5],

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using checkpoint::Depth;
 using checkpoint::Inspection;
 
-struct Flags {
+struct CheckpointFlags {
   std::string folder;
   bool json = false;
 };
@@ -117,7 +117,7 @@ void print(const Found& found, Depth depth) {
     for (const std::string& problem : checkpoint.problems) fmt::print("{}\n", problem);
 }
 
-int run(const Flags& flags, Depth depth) {
+int run_checkpoint(const CheckpointFlags& flags, Depth depth) {
   const Found found = inspect(flags.folder, depth);
   if (flags.json) {
     Json list = Json::array();
@@ -139,11 +139,11 @@ int run(const Flags& flags, Depth depth) {
 }
 
 Run add(Subcommand command, Depth depth) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<CheckpointFlags>();
   command.add_option("folder", flags->folder, "a run, its checkpoints folder, or one checkpoint")
       .required();
   command.add_flag("--json", flags->json, "print the result as JSON");
-  return [flags, depth] { return run(*flags, depth); };
+  return [flags, depth] { return run_checkpoint(*flags, depth); };
 }
 
 }  // namespace

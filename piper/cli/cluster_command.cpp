@@ -17,7 +17,7 @@ namespace {
 
 using report::Align;
 
-struct Flags {
+struct ClusterFlags {
   std::string name;
   bool list = false;
   bool sources = false;
@@ -168,7 +168,7 @@ int print_list(bool json) {
   return 0;
 }
 
-int run(const Flags& flags) {
+int run_cluster(const ClusterFlags& flags) {
   if (flags.list) return print_list(flags.json);
   if (flags.name.empty())
     throw InvalidInput("a cluster is missing: give a built-in name or a file, or --list");
@@ -183,12 +183,12 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_cluster(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ClusterFlags>();
   command.add_option("cluster", flags->name, "A built-in name or a JSON file");
   command.add_flag("--list", flags->list, "The built-in clusters");
   command.add_flag("--sources", flags->sources, "Where each figure comes from");
   command.add_flag("--json", flags->json, "JSON on standard output");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_cluster(*flags); };
 }
 
 }  // namespace piper::cli

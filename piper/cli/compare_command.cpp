@@ -25,7 +25,7 @@ namespace {
 
 using report::Align;
 
-struct Flags {
+struct CompareFlags {
   std::string a, b, model, cluster, trainer, load;
   std::vector<std::string> ignore;
   bool json = false;
@@ -39,7 +39,7 @@ struct Side {
 };
 
 // `first`: by whose trainer and load the second side is priced too; null for the first.
-Side side_of(const Flags& flags, const std::string& file, const Side* first) {
+Side side_of(const CompareFlags& flags, const std::string& file, const Side* first) {
   StrategyFlags strategy;
   strategy.model = flags.model;
   strategy.ignore = flags.ignore;
@@ -152,7 +152,7 @@ std::string reason(const Side& a, const Side& b) {
   return fmt::format("; most of it: {} {}", name.substr(2), faster ? "is shorter" : "is longer");
 }
 
-void print(const Side& a, const Side& b, const Flags& flags) {
+void print(const Side& a, const Side& b, const CompareFlags& flags) {
   report::Table different;
   different.columns = {{"differs"}, {flags.a}, {flags.b}};
   for (const auto& [name, values] : axes(a, b))
@@ -217,7 +217,8 @@ std::string different_work(const Side& a, const Side& b) {
 }
 
 // Where the second was planned for another trainer or load than both are priced by.
-std::vector<std::string> planned_otherwise(const Flags& flags, const Side& a, const Side& b) {
+std::vector<std::string> planned_otherwise(const CompareFlags& flags, const Side& a,
+                                           const Side& b) {
   std::vector<std::string> lines;
   const strategy::Strategy& s = b.priced.strategy;
   if (const auto own = trainer_of("", s);
@@ -230,7 +231,7 @@ std::vector<std::string> planned_otherwise(const Flags& flags, const Side& a, co
   return lines;
 }
 
-int run(const Flags& flags) {
+int run_compare(const CompareFlags& flags) {
   const Side a = side_of(flags, flags.a, nullptr), b = side_of(flags, flags.b, &a);
   if (const std::string different = different_work(a, b); !different.empty() && !flags.json)
     fmt::print("more than the strategy differs: {}; times compare by the token\n\n", different);
@@ -251,7 +252,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_compare(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<CompareFlags>();
   command.add_option("first", flags->a, "strategy file").required().type_name("A.json");
   command.add_option("second", flags->b, "strategy file").required().type_name("B.json");
   command.add_option("--model", flags->model,
@@ -266,7 +267,7 @@ Run add_compare(Subcommand command) {
                   "load of the experts, of both (what the first file says, else as piper plan)")
       .type_name("LOAD");
   command.add_flag("--json", flags->json, "print the result as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_compare(*flags); };
 }
 
 }  // namespace piper::cli

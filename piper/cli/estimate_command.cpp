@@ -22,14 +22,14 @@ namespace {
 
 using report::Align;
 
-struct Flags {
+struct EstimateFlags {
   StrategyFlags strategy;
   LoadFlags load;
   std::string trainer;  // "" = not given
   bool json = false;
 };
 
-struct Answer {
+struct Estimated {
   Priced priced;
   cost::TrainerProfile trainer;
   cost::LoadDistribution load;
@@ -43,7 +43,7 @@ struct Answer {
   }
 };
 
-Json to_json(const Flags& flags, const Answer& a) {
+Json to_json(const EstimateFlags& flags, const Estimated& a) {
   strategy::Strategy strategy = a.priced.strategy;
   strategy.predicted = nullptr;
   Json json{{"model", a.priced.model.name},
@@ -120,7 +120,7 @@ void print_stages(const plan::Prediction& p) {
   print_activations(p);
 }
 
-void print_mfu(const Answer& a) {
+void print_mfu(const Estimated& a) {
   const plan::Prediction& p = a.prediction;
   fmt::print("\nMFU {}, {} tokens/s; {} of peak {}\nMFU = {}\n", format_percent(p.mfu),
              format_count(p.tokens_per_second),
@@ -134,7 +134,7 @@ void print_mfu(const Answer& a) {
              format_percent(effective.compute_fraction), format_percent(effective.mfu()));
 }
 
-void print_text(const Flags& flags, const Answer& a) {
+void print_text(const EstimateFlags& flags, const Estimated& a) {
   const strategy::Strategy& s = a.priced.strategy;
   fmt::print("{} on {}: {}\npriced {}\n", a.priced.model.name, a.priced.cluster.name,
              plan::describe(s), run_by(a.trainer, a.prediction.estimate.exact != nullptr));
@@ -168,7 +168,7 @@ plan::LoadedStep heavy_of(cost::Estimator& estimator, const Priced& p,
 }
 
 // The closed form under every sample of --load.
-std::optional<SampledSteps> under_load(const Flags& flags, const Priced& priced,
+std::optional<SampledSteps> under_load(const EstimateFlags& flags, const Priced& priced,
                                        cost::Estimator& estimator) {
   const std::optional<cost::LoadDistribution> load = load_of(flags.load);
   if (!load) return std::nullopt;
@@ -180,8 +180,8 @@ std::optional<SampledSteps> under_load(const Flags& flags, const Priced& priced,
                       cost::stretch_of(*load, priced.model)};
 }
 
-int run(const Flags& flags) {
-  Answer a{.priced = priced_from_flags(flags.strategy)};
+int run_estimate(const EstimateFlags& flags) {
+  Estimated a{.priced = priced_from_flags(flags.strategy)};
   const Priced& p = a.priced;
   a.trainer = trainer_of(flags.trainer, p.strategy, p.cluster);
   a.load = load_of(flags.load.load, p.strategy);
@@ -202,14 +202,14 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_estimate(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<EstimateFlags>();
   add_strategy_flags(command, flags->strategy);
   add_load_flags(command, flags->load);
   for (const char* name : {"--flash-attention", "--no-flash-attention", "--ffn-values"})
     command.moved(name, fmt::format("piper-studies estimate {}", name));
   add_trainer_flag(command, flags->trainer, kAsItsFile);
   command.add_flag("--json", flags->json, "print the result as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_estimate(*flags); };
 }
 
 }  // namespace piper::cli

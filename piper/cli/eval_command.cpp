@@ -25,7 +25,7 @@
 namespace piper::cli {
 namespace {
 
-struct Flags {
+struct EvalFlags {
   std::string weights, split = "all", device = "cpu";
   std::vector<std::string> data, ignore;
   StrategyFlags strategy;
@@ -34,13 +34,13 @@ struct Flags {
   bool fp64 = false, json = false;
 };
 
-data::Corpus part_of(const data::Corpus& corpus, const Flags& flags) {
+data::Corpus part_of(const data::Corpus& corpus, const EvalFlags& flags) {
   if (flags.split == "all") return corpus;
   data::CorpusSplit split = data::split_corpus(corpus, flags.validation);
   return flags.split == "train" ? split.train : split.validation;
 }
 
-strategy::Strategy strategy_of(const Flags& flags, const model::Model& model) {
+strategy::Strategy strategy_of(const EvalFlags& flags, const model::Model& model) {
   if (flags.strategy.strategy.empty() && !flags.strategy.sequence)
     throw InvalidInput("eval needs to know how long a window is; give --sequence, or --strategy");
   if (flags.fp64 && !flags.strategy.precision.empty() && flags.strategy.precision != "fp64")
@@ -54,7 +54,7 @@ strategy::Strategy strategy_of(const Flags& flags, const model::Model& model) {
   return s;
 }
 
-int run(const Flags& flags) {
+int run_eval(const EvalFlags& flags) {
   const std::vector<at::Device> devices = profile::parse_devices(flags.device);
   const model::Model model = read_model(flags.weights, flags.ignore);
   const strategy::Strategy given = strategy_of(flags, model);
@@ -98,7 +98,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_eval(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<EvalFlags>();
   command
       .add_option("--weights", flags->weights, "Hugging Face folder: config.json and safetensors")
       .required();
@@ -129,7 +129,7 @@ Run add_eval(Subcommand command) {
       .show_default();
   command.add_flag("--fp64", flags->fp64, "compute in double precision: --precision fp64");
   command.add_flag("--json", flags->json, "print the result as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_eval(*flags); };
 }
 
 }  // namespace piper::cli

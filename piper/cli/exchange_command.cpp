@@ -22,7 +22,7 @@ using report::Align;
 
 constexpr int64_t kMostMembers = 1024;  // simulated one by one: seconds for each configuration
 
-struct Flags {
+struct ExchangeFlags {
   std::string cluster;
   int64_t nodes = 4, members_per_node = 0;
   std::vector<std::string> bytes = {"64", "4K", "64K", "1M"};
@@ -94,7 +94,7 @@ std::string to_text(const std::vector<Sized>& all) {
   return report::to_text(table);
 }
 
-int run(const Flags& flags) {
+int run_exchange(const ExchangeFlags& flags) {
   std::vector<std::string> problems;
   std::vector<int64_t> sizes;
   for (const std::string& text : flags.bytes)
@@ -140,7 +140,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_exchange(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ExchangeFlags>();
   command.add_option("--cluster", flags->cluster, "built-in name or file").required();
   command.add_option("--nodes", flags->nodes, "nodes of the machine, packed")
       .check(integer_in(1, int64_t{1} << 20))
@@ -154,7 +154,7 @@ Run add_exchange(Subcommand command) {
       .check(number_in(1.0, 1000.0))
       .show_default();
   command.add_flag("--json", flags->json, "print all configurations as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_exchange(*flags); };
 }
 
 }  // namespace piper::cli

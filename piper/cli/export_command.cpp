@@ -23,7 +23,7 @@
 namespace piper::cli {
 namespace {
 
-struct Flags {
+struct ExportFlags {
   StrategyFlags strategy;
   std::string file, to, out, trainer;
   bool json = false;
@@ -46,7 +46,7 @@ void write(const std::string& path, const std::string& text) {
 }
 
 // The strategy's file by itself says for which model it is, by name.
-StrategyFlags completed(const Flags& flags) {
+StrategyFlags completed(const ExportFlags& flags) {
   StrategyFlags f = flags.strategy;
   if (!flags.file.empty() && !f.strategy.empty())
     throw InvalidInput("a strategy file and --strategy are both given; allowed: one of them");
@@ -64,7 +64,7 @@ std::optional<cluster::Cluster> machine_of(const StrategyFlags& flags,
   return cluster_of(flags, strategy);
 }
 
-int run(const Flags& flags) {
+int run_export(const ExportFlags& flags) {
   const exporting::Trainer trainer = target_of(flags.to);
   const StrategyFlags of = completed(flags);
   const model::Model model = read_model(of.model, of.ignore);
@@ -96,7 +96,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_export(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ExportFlags>();
   add_strategy_flags(command, flags->strategy);
   command.add_option("file", flags->file, "strategy that `piper plan --out` wrote; as --strategy")
       .check(existing_file());
@@ -107,7 +107,7 @@ Run add_export(Subcommand command) {
                    " that the plan was priced for: what it hides is exported (the plan's own)");
   command.add_option("--out", flags->out, "write it to this file").check(writable_file());
   command.add_flag("--json", flags->json, "print the result as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_export(*flags); };
 }
 
 }  // namespace piper::cli

@@ -24,7 +24,7 @@
 namespace piper::cli {
 namespace {
 
-struct Flags {
+struct LaunchFlags {
   int64_t processes = 2;
   double grace_seconds = 15;
 };
@@ -43,7 +43,7 @@ struct Child {
 
 class Launcher {
  public:
-  Launcher(const Flags& flags, std::vector<std::string> command)
+  Launcher(const LaunchFlags& flags, std::vector<std::string> command)
       : flags_(flags), command_(std::move(command)), secret_(comm::random_secret()) {}
   int run();
 
@@ -58,7 +58,7 @@ class Launcher {
     return std::ranges::count_if(children_, [](const Child& c) { return c.running; });
   }
 
-  const Flags flags_;
+  const LaunchFlags flags_;
   const std::vector<std::string> command_;
   const std::string secret_;
   // Process 0 inherits it, so that no other program can take the port meanwhile.
@@ -172,7 +172,7 @@ int Launcher::run() {
   return exit_code_;
 }
 
-int run(const Flags& flags, std::vector<std::string> command) {
+int run_launch(const LaunchFlags& flags, std::vector<std::string> command) {
   if (command.empty())
     throw InvalidInput("launch: no command is given; allowed: piper launch -n N train --model ...");
   const bool bench = command.size() > 1 && command[0] == "bench" &&
@@ -196,7 +196,7 @@ int run(const Flags& flags, std::vector<std::string> command) {
 }  // namespace
 
 Run add_launch(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<LaunchFlags>();
   command.add_option("-n,--processes", flags->processes, "how many, a share of the ranks each")
       .check(integer_in(1, 4096))
       .show_default();
@@ -207,7 +207,7 @@ Run add_launch(Subcommand command) {
       .show_default();
   command.take_the_rest_unread();
   command.footer("Example: piper launch -n 4 train --model piper-10m --pp 2 --dp 2 --steps 20");
-  return [flags, command] { return run(*flags, command.rest()); };
+  return [flags, command] { return run_launch(*flags, command.rest()); };
 }
 
 }  // namespace piper::cli

@@ -63,7 +63,7 @@ std::optional<cost::LoadDistribution> load_of(const LoadFlags& flags) {
   return cost::parse_load(flags.load);
 }
 
-Json to_json(const cost::MeanP95Worst& spread) {
+Json spread_json(const cost::MeanP95Worst& spread) {
   return {{"mean", spread.mean}, {"p95", spread.p95}, {"worst", spread.worst}};
 }
 
@@ -71,8 +71,8 @@ Json to_json(const LoadFlags& flags, const SampledSteps& sampled) {
   Json json{{"load", flags.load.empty() ? "balanced" : flags.load},
             {"num_samples", sampled.seconds.size()},
             {"seed", flags.seed},
-            {"step_seconds", to_json(cost::spread_of(sampled.seconds))},
-            {"peak_bytes", to_json(cost::spread_of(sampled.peak_bytes))}};
+            {"step_seconds", spread_json(cost::spread_of(sampled.seconds))},
+            {"peak_bytes", spread_json(cost::spread_of(sampled.peak_bytes))}};
   if (!sampled.load_note.empty()) json["load_note"] = sampled.load_note;
   return json;
 }
@@ -91,19 +91,19 @@ std::string to_text(const std::string& what, const SampledSteps& sampled) {
   return report::to_text(table) + (sampled.load_note.empty() ? "" : sampled.load_note + "\n");
 }
 
-Json to_json(const balance::RebalancePolicy& policy, const cost::RebalancingGain& gain) {
+Json rebalancing_json(const balance::RebalancePolicy& policy, const cost::RebalancingGain& gain) {
   return {{"policy", balance::to_text(policy)},
           {"every", policy.every},
           {"pays", gain.pays},
-          {"step_seconds", to_json(gain.seconds)},
-          {"step_seconds_without", to_json(gain.seconds_without)},
+          {"step_seconds", spread_json(gain.seconds)},
+          {"step_seconds_without", spread_json(gain.seconds_without)},
           {"migrated_experts", gain.migrated_experts},
           {"migrated_bytes", gain.migrated_bytes},
           {"migration_seconds", gain.migration_seconds}};
 }
 
-std::string to_text(const balance::RebalancePolicy& policy, const cost::RebalancingGain& gain,
-                    int64_t num_steps) {
+std::string rebalancing_text(const balance::RebalancePolicy& policy,
+                             const cost::RebalancingGain& gain, int64_t num_steps) {
   const double run = static_cast<double>(num_steps) * gain.seconds.mean;
   return fmt::format(
       "rebalancing by {} every {} steps {}: {} a step in the mean ({} without), {} at p95 ({}); {} "

@@ -41,15 +41,15 @@ struct SampledSteps {
   std::string load_note;  // cost::stretch_of; may be empty
 };
 
-Json to_json(const cost::MeanP95Worst& spread);
+Json spread_json(const cost::MeanP95Worst& spread);
 Json to_json(const LoadFlags& flags, const SampledSteps& sampled);
 // "step ... / memory ..." as mean, p95, worst, with a line that says of what, and the note.
 std::string to_text(const std::string& what, const SampledSteps& sampled);
 
 // What moving experts is worth over the samples; as text one line, without its end: "rebalancing by
 // threshold:1.3 every 50 steps pays: ...".
-Json to_json(const balance::RebalancePolicy& policy, const cost::RebalancingGain& gain);
-std::string to_text(const balance::RebalancePolicy& policy, const cost::RebalancingGain& gain,
-                    int64_t num_steps);
+Json rebalancing_json(const balance::RebalancePolicy& policy, const cost::RebalancingGain& gain);
+std::string rebalancing_text(const balance::RebalancePolicy& policy,
+                             const cost::RebalancingGain& gain, int64_t num_steps);
 
 }  // namespace piper::cli

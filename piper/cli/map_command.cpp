@@ -24,7 +24,7 @@
 namespace piper::cli {
 namespace {
 
-struct Flags {
+struct MapFlags {
   std::vector<std::string> models, ignore;
   std::vector<int64_t> devices;
   std::string cluster, precision, trainer, load, out;
@@ -33,7 +33,7 @@ struct Flags {
 };
 
 // One search: what the map shows of it, and its JSON.
-struct Answer {
+struct MapAnswer {
   report::MapCell cell;
   Json json;
 };
@@ -58,10 +58,10 @@ std::string lacking(const plan::Request& r, const plan::Plan& plan) {
                      plan::describe(nearest->strategy));
 }
 
-Answer answer(const plan::Request& request) {
-  Answer a{.json = {{"num_devices", request.num_devices},
-                    {"sequence", request.sequence},
-                    {"global_batch_sequences", request.global_batch_sequences}}};
+MapAnswer answer(const plan::Request& request) {
+  MapAnswer a{.json = {{"num_devices", request.num_devices},
+                       {"sequence", request.sequence},
+                       {"global_batch_sequences", request.global_batch_sequences}}};
   plan::Plan plan;
   try {
     plan = plan::search(request);
@@ -91,7 +91,7 @@ Answer answer(const plan::Request& request) {
   return a;
 }
 
-PlanQuestion question_of(const Flags& flags) {
+PlanQuestion question_of(const MapFlags& flags) {
   PlanQuestion q;
   q.asked.cluster = cluster::load_cluster(flags.cluster);
   for (const int64_t devices : flags.devices)
@@ -138,7 +138,7 @@ std::string range(const std::set<int64_t>& values) {
                             : fmt::format("{} to {}", *values.begin(), *values.rbegin());
 }
 
-int run(const Flags& flags) {
+int run_map(const MapFlags& flags) {
   PlanQuestion q = question_of(flags);
   const cost::TrainerProfile& trainer = q.trainer;
   std::vector<model::Model> models;
@@ -164,7 +164,7 @@ int run(const Flags& flags) {
       batches.insert(request.global_batch_sequences);
       sequences.insert(request.sequence);
       precisions.insert(strategy::name(request.precision));
-      Answer a = answer(request);
+      MapAnswer a = answer(request);
       row.cells.push_back(std::move(a.cell));
       cells.push_back(std::move(a.json));
       bar.advance();
@@ -194,7 +194,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_map(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<MapFlags>();
   command.add_option("--models", flags->models, "names, config.json files or folders, with commas")
       .delimiter(',')
       .required();
@@ -218,7 +218,7 @@ Run add_map(Subcommand command) {
   add_threads_flag(command, flags->threads);
   command.add_option("--out", flags->out, "write the map as one HTML page").check(writable_file());
   command.add_flag("--json", flags->json, "print the map as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_map(*flags); };
 }
 
 }  // namespace piper::cli

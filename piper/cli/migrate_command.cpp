@@ -16,12 +16,12 @@ namespace {
 
 using report::Align;
 
-struct Flags {
+struct MigrateFlags {
   MigrationFlags migration;
   bool json = false;
 };
 
-int run(const Flags& flags) {
+int run_migrate(const MigrateFlags& flags) {
   const MigrationFlags& asked = flags.migration;
   if (asked.model.empty() || asked.cluster.empty())
     throw InvalidInput(
@@ -64,10 +64,10 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_migrate(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<MigrateFlags>();
   add_migration_flags(command, flags->migration);
   command.add_flag("--json", flags->json, "print the result as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_migrate(*flags); };
 }
 
 }  // namespace piper::cli

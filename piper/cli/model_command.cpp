@@ -21,7 +21,7 @@ namespace {
 using model::LayerParameters;
 using model::Model;
 
-struct Flags {
+struct ModelFlags {
   std::string model;
   std::vector<std::string> ignore;
   int64_t sequence = 4096;
@@ -89,7 +89,7 @@ Json towers_json(const Model& model) {
   return towers;
 }
 
-Json model_json(const Model& model, const Flags& flags) {
+Json model_json(const Model& model, const ModelFlags& flags) {
   const model::Parameters parameters = model::count_parameters(model);
   Json by_layer = Json::array();
   for (size_t i = 0; i < parameters.layers.size(); ++i) {
@@ -191,7 +191,7 @@ void print_notes(const Model& model) {
   if (!model.source.empty()) fmt::print("source: {}\n", model.source);
 }
 
-void print_model(const Model& model, const Flags& flags) {
+void print_model(const Model& model, const ModelFlags& flags) {
   const model::Parameters parameters = model::count_parameters(model);
   const int64_t total = parameters.total();
   fmt::print("{}{}: {} layers, hidden {}, vocabulary {}{}\n", model.name,
@@ -219,7 +219,7 @@ void print_model(const Model& model, const Flags& flags) {
   print_notes(model);
 }
 
-int print_list(const Flags& flags) {
+int print_list(const ModelFlags& flags) {
   Json list = Json::array();
   report::Table table;
   table.columns = {{"model"},
@@ -244,7 +244,7 @@ int print_list(const Flags& flags) {
   return 0;
 }
 
-int run(const Flags& flags) {
+int run_model(const ModelFlags& flags) {
   if (flags.list) return print_list(flags);
   if (flags.model.empty())
     throw InvalidInput("which model? name a config.json or a built-in (piper model --list)");
@@ -259,7 +259,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_model(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ModelFlags>();
   command.add_option("model", flags->model,
                      "A config.json, a folder holding one, or a built-in name");
   add_ignore_flag(command, flags->ignore);
@@ -274,7 +274,7 @@ Run add_model(Subcommand command) {
       .show_default()
       .check(one_of({"bf16", "fp32"}));
   command.add_flag("--json", flags->json, "Print JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_model(*flags); };
 }
 
 }  // namespace piper::cli

@@ -22,7 +22,7 @@ using cost::MoeSchedulePrice;
 using report::Align;
 using strategy::Strategy;
 
-struct Flags {
+struct MoeFlags {
   MoeLayerFlags layer;
   bool json = false;
 };
@@ -110,7 +110,7 @@ std::string verdict(const std::vector<MoeSchedulePrice>& prices) {
   return cost::why_cheaper(prices.front(), others[cost::cheapest(others)]);
 }
 
-int run(const Flags& flags) {
+int run_moe(const MoeFlags& flags) {
   const MoeLayer layer = read_moe_layer(flags.layer);
   const cost::MoeSetting& setting = layer.setting;
   const std::vector<MoeSchedulePrice> prices =
@@ -139,7 +139,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_moe(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<MoeFlags>();
   add_moe_layer_flags(command, flags->layer);
   command.moved("--paper", "piper-studies statements parm (or monta, pipemoe, hybridep)");
   command.add_flag("--json", flags->json, "print the result as JSON");
@@ -147,7 +147,7 @@ Run add_moe(Subcommand command) {
       "Tensor parallelism without sequence parallelism; the orders are those of "
       "piper/cost/trainer/moe_schedules.h. The gate and the sorting of rows, alike in all, are not "
       "counted.");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_moe(*flags); };
 }
 
 }  // namespace piper::cli

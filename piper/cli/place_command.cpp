@@ -18,7 +18,7 @@
 namespace piper::cli {
 namespace {
 
-struct Flags {
+struct PlaceFlags {
   StrategyFlags strategy;
   AllocationFlags allocation;
   LaunchFileFlags files;
@@ -27,7 +27,7 @@ struct Flags {
   bool json = false;
 };
 
-void check(const Flags& f) {
+void check(const PlaceFlags& f) {
   std::vector<std::string> problems;
   if (f.allocation.nodes.empty() == f.free.empty())
     problems.emplace_back(f.allocation.nodes.empty()
@@ -55,7 +55,8 @@ Waiting waiting_of(const Priced& p) {
   return {placement::exposed_of(e.time), e.seconds};
 }
 
-void choose(const Flags& f, const Priced& priced, const Waiting& waiting, PlaceReport& report) {
+void choose(const PlaceFlags& f, const Priced& priced, const Waiting& waiting,
+            PlaceReport& report) {
   if (f.free.empty()) return;
   report.num_free = std::ssize(report.allocation.nodes);
   report.choice = placement::choose_nodes_by_step(
@@ -66,7 +67,7 @@ void choose(const Flags& f, const Priced& priced, const Waiting& waiting, PlaceR
   report.allocation.nodes = std::move(nodes);
 }
 
-int run(const Flags& f) {
+int run_place(const PlaceFlags& f) {
   check(f);
   const Priced priced = priced_from_flags(f.strategy);
   const auto num_ranks = static_cast<int32_t>(priced.strategy.mesh.world());
@@ -100,8 +101,8 @@ int run(const Flags& f) {
 }  // namespace
 
 Run add_place(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
-  Flags& f = *flags;
+  auto flags = std::make_shared<PlaceFlags>();
+  PlaceFlags& f = *flags;
   add_allocation_flags(command, f.allocation);
   command.add_option("--free", f.free, "instead: nodes to choose from; with --count");
   command.add_option("--count", f.count, "how many nodes to choose")
@@ -109,7 +110,7 @@ Run add_place(Subcommand command) {
   add_launch_file_flags(command, f.files);
   command.add_flag("--json", f.json, "print everything as JSON");
   add_strategy_flags(command, f.strategy);
-  return [flags] { return run(*flags); };
+  return [flags] { return run_place(*flags); };
 }
 
 }  // namespace piper::cli

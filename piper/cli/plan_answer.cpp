@@ -252,7 +252,7 @@ void print_rebalancing(const cost::LoadSamples& load, const Candidate& best) {
   const cost::RebalancingGain& gain = *best.under_load->rebalancing;
   if (best.strategy.mesh.ep == 1)
     return fmt::print("the first has all experts on every rank: none moves\n");
-  fmt::print("of the first, {}\n", to_text(load.rebalance, gain, load.num_samples));
+  fmt::print("of the first, {}\n", rebalancing_text(load.rebalance, gain, load.num_samples));
   if (gain.pays)
     fmt::print("`piper train --rebalance {} --rebalance-every {}` does it\n",
                balance::to_text(load.rebalance), load.rebalance.every);
@@ -426,10 +426,10 @@ Json priced_json(const plan::Request& r, const Candidate& c) {
     under = {{"load", r.load->load.text},
              {"num_samples", r.load->num_samples},
              {"seed", r.load->seed},
-             {"step_seconds", to_json(c.under_load->seconds)},
-             {"peak_bytes", to_json(c.under_load->peak_bytes)}};
+             {"step_seconds", spread_json(c.under_load->seconds)},
+             {"peak_bytes", spread_json(c.under_load->peak_bytes)}};
     if (c.under_load->rebalancing)
-      under["rebalance"] = to_json(r.load->rebalance, *c.under_load->rebalancing);
+      under["rebalance"] = rebalancing_json(r.load->rebalance, *c.under_load->rebalancing);
   }
   if (c.heavy)
     json["predicted"]["heavy_load"] = {{"load", cost::kHeavyLoad},

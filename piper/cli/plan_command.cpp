@@ -19,7 +19,7 @@
 namespace piper::cli {
 namespace {
 
-struct Flags {
+struct PlanFlags {
   std::string model, cluster, out, schedule, recompute, precision;
   std::vector<std::string> ignore;
   int64_t devices = 0, sequence = 0, global_batch = 0, top = 0, threads = 0;
@@ -49,7 +49,7 @@ cost::Statistic parse_statistic(const std::string& text) {
   throw InvalidInput(fmt::format("--for is '{}'; allowed: mean, p95, worst", text));
 }
 
-cost::FixedAllToAll fixed_exchange(const Flags& flags) {
+cost::FixedAllToAll fixed_exchange(const PlanFlags& flags) {
   cost::FixedAllToAll fixed{
       .algorithm = parse_word_if_given<strategy::AllToAll>("--all-to-all", flags.all_to_all),
       .chunk_bytes = flags.all_to_all_chunk_bytes};
@@ -60,7 +60,7 @@ cost::FixedAllToAll fixed_exchange(const Flags& flags) {
   return fixed;
 }
 
-strategy::Capacity capacity_of(const Flags& flags) {
+strategy::Capacity capacity_of(const PlanFlags& flags) {
   if (!flags.drop.empty() && !flags.capacity_factor)
     throw InvalidInput(
         "--drop says which copies go beyond --capacity-factor; give both or neither");
@@ -72,7 +72,7 @@ strategy::Capacity capacity_of(const Flags& flags) {
   return capacity;
 }
 
-std::optional<cost::LoadSamples> samples_of(const Flags& flags) {
+std::optional<cost::LoadSamples> samples_of(const PlanFlags& flags) {
   if (flags.imbalance && !flags.load.load.empty())
     throw InvalidInput("--load draws the imbalance; leave out --imbalance");
   std::optional<cost::LoadDistribution> load = load_of(flags.load);
@@ -95,7 +95,7 @@ std::optional<cost::LoadSamples> samples_of(const Flags& flags) {
   return samples;
 }
 
-plan::FixedAxes fixed_axes(const Flags& flags) {
+plan::FixedAxes fixed_axes(const PlanFlags& flags) {
   plan::FixedAxes fixed = flags.fixed;
   fixed.schedule = parse_word_if_given<strategy::PipelineSchedule>("--schedule", flags.schedule);
   if (!flags.recompute.empty()) fixed.recompute = parse_recompute(flags.recompute);
@@ -114,7 +114,7 @@ plan::FixedAxes fixed_axes(const Flags& flags) {
   return fixed;
 }
 
-PlanQuestion question_of(const Flags& flags) {
+PlanQuestion question_of(const PlanFlags& flags) {
   plan::Question asked{
       .model = read_model(flags.model, flags.ignore),
       .cluster = cluster::load_cluster(flags.cluster),
@@ -174,7 +174,7 @@ void refuse_two_questions(const PlanQuestion& q) {
         "--out writes the plan for one machine; leave out --min-devices and --what-if");
 }
 
-int run(const Flags& flags) {
+int run_plan(const PlanFlags& flags) {
   PlanQuestion question = question_of(flags);
   take_nodes(question);
   refuse_two_questions(question);
@@ -186,7 +186,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_plan(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<PlanFlags>();
   const Check count = integer_in(1, int64_t{1} << 24);
   command.add_option("--model", flags->model, "built-in name, config.json, or a folder holding one")
       .required();
@@ -313,7 +313,7 @@ Run add_plan(Subcommand command) {
   command.add_option("--out", flags->out, "write the best strategy to this file")
       .check(writable_file());
   command.add_flag("--json", flags->json, "print the result as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_plan(*flags); };
 }
 
 }  // namespace piper::cli

@@ -31,7 +31,7 @@ namespace {
 constexpr double kBudgetSeconds = 15, kFullBudgetSeconds = 120;
 constexpr double kForLinksOfProcesses = 0.25;  // of the budget, on top of it
 
-struct Flags {
+struct ProfileFlags {
   std::string out, resume, model, device = "cpu";
   std::vector<std::string> ignore;
   std::optional<int64_t> ranks;
@@ -43,7 +43,7 @@ struct Flags {
 };
 
 // The partial file: named, or beside --out, or none.
-std::filesystem::path partial_of(const Flags& flags) {
+std::filesystem::path partial_of(const ProfileFlags& flags) {
   if (!flags.resume.empty()) return flags.resume;
   return flags.out.empty() ? "" : flags.out + ".partial";
 }
@@ -63,7 +63,7 @@ std::vector<strategy::Precision> precisions_of(const std::vector<std::string>& n
   return precisions;
 }
 
-profile::ProfileOptions options_of(const Flags& flags) {
+profile::ProfileOptions options_of(const ProfileFlags& flags) {
   profile::ProfileOptions options;
   const std::vector<at::Device> devices = profile::parse_devices(flags.device);
   options.device = {devices.front()};
@@ -142,7 +142,7 @@ Json findings_json(const profile::ProfileOptions& options, const profile::Profil
   return json;
 }
 
-int run(const Flags& flags) {
+int run_profile(const ProfileFlags& flags) {
   profile::ProfileOptions options = options_of(flags);
   if (const auto launch = comm::launch_from();
       launch && !measure_links_of_processes(*launch, options))
@@ -190,7 +190,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_profile(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ProfileFlags>();
   command.add_option("--out", flags->out, "cluster file to write").check(writable_file());
   command
       .add_option("--ranks", flags->ranks,
@@ -245,7 +245,7 @@ Run add_profile(Subcommand command) {
                    "measure everything anew: delete the partial file first");
   command.add_flag("--points", flags->points, "print every point with its interval and outliers");
   command.add_flag("--json", flags->json, "print the result as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_profile(*flags); };
 }
 
 }  // namespace piper::cli

@@ -125,7 +125,7 @@ std::string unexpected_arguments(const CLI::App& root, const Program& program) {
   return lines;
 }
 
-int run(const Program& program, int argc, char** argv) {
+int run_commands(const Program& program, int argc, char** argv) {
   CLI::App app{program.summary};
   app.set_version_flag("--version", program.name + " " PIPER_VERSION);
   app.require_subcommand(1);
@@ -170,7 +170,7 @@ int run(const Program& program, int argc, char** argv) {
 
 int run_and_complain(const Program& program, int argc, char** argv) {
   try {
-    return run(program, argc, argv);
+    return run_commands(program, argc, argv);
   } catch (const InvalidInput& error) {
     return complain(error, 2);
   } catch (const std::bad_alloc&) {

@@ -19,7 +19,7 @@
 namespace piper::cli {
 namespace {
 
-struct Flags {
+struct ReportFlags {
   std::string folder;
   std::string out;
   std::string profile, map, model;
@@ -33,7 +33,7 @@ void add_plans(report::Report& report, const std::vector<std::string>& paths) {
   }
 }
 
-std::optional<report::StrategyMap> map_of(const Flags& flags) {
+std::optional<report::StrategyMap> map_of(const ReportFlags& flags) {
   if (flags.map.empty()) return std::nullopt;
   return report::parse_strategy_map(read_json_file(flags.map), flags.map);
 }
@@ -41,7 +41,7 @@ std::optional<report::StrategyMap> map_of(const Flags& flags) {
 // A step of the plan's best, one pipeline simulated as the plan's trainer would run it. Nothing
 // where model or machine are not found by the names that the plan gives, or where it would take
 // long.
-std::optional<report::Gantt> timeline_of(const Flags& flags, const report::PlanDocument& plan,
+std::optional<report::Gantt> timeline_of(const ReportFlags& flags, const report::PlanDocument& plan,
                                          const Json& json) {
   constexpr size_t kMostRanks = 16;
   constexpr double kMostTasks = 1e6;
@@ -76,7 +76,7 @@ std::optional<report::Gantt> timeline_of(const Flags& flags, const report::PlanD
 }
 
 // A cluster file instead of a run: the machine's page beside it.
-int report_machine(const Flags& flags) {
+int report_machine(const ReportFlags& flags) {
   if (!flags.plans.empty() || !flags.profile.empty() || !flags.map.empty())
     throw InvalidInput(
         "--plan, --profile and --map belong to a run or a plan; this is a cluster file");
@@ -92,7 +92,7 @@ int report_machine(const Flags& flags) {
 }
 
 // What `piper plan` wrote, --json or --out: its page beside it.
-int run_plan(const Flags& flags) {
+int report_plan(const ReportFlags& flags) {
   if (!flags.plans.empty())
     throw InvalidInput(
         fmt::format("--plan belongs to the page of a run's folder; {} is a file", flags.folder));
@@ -128,9 +128,9 @@ bool is_machine(const std::string& path) {
   return json.is_object() && json.contains("levels");
 }
 
-int run(const Flags& flags) {
+int run_report(const ReportFlags& flags) {
   if (!std::filesystem::is_directory(flags.folder))
-    return is_machine(flags.folder) ? report_machine(flags) : run_plan(flags);
+    return is_machine(flags.folder) ? report_machine(flags) : report_plan(flags);
   report::Report report = report::read_run(flags.folder);
   add_plans(report, flags.plans);
   if (!flags.profile.empty()) report.machine = cluster::load_cluster(flags.profile);
@@ -158,7 +158,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_report(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ReportFlags>();
   command
       .add_option("run", flags->folder,
                   "folder that `piper train --run` wrote, a plan's file (what `piper plan` printed "
@@ -190,7 +190,7 @@ Run add_report(Subcommand command) {
       .type_name("NAME|FILE");
   add_ignore_flag(command, flags->ignore);
   command.add_flag("--json", flags->json, "print what the page holds as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_report(*flags); };
 }
 
 }  // namespace piper::cli

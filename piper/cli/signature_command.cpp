@@ -82,7 +82,7 @@ std::string describe(const Case& c) {
   return text;
 }
 
-int run(bool verbose, bool json) {
+int run_signature(bool verbose, bool json) {
   std::string text;
   for (const Case& c : kCases) text += describe(c);
   const std::string signature = fmt::format("{:016x}", fnv1a64(text));
@@ -101,7 +101,7 @@ Run add_signature(Subcommand command) {
   auto json = std::make_shared<bool>(false);
   command.add_flag("--verbose", *verbose, "print what the hash covers, too");
   command.add_flag("--json", *json, "print the result as JSON");
-  return [verbose, json] { return run(*verbose, *json); };
+  return [verbose, json] { return run_signature(*verbose, *json); };
 }
 
 }  // namespace piper::cli

@@ -34,7 +34,7 @@ using report::Align;
 
 constexpr size_t kMostRanksDrawn = 16;
 
-struct Flags {
+struct SimFlags {
   StrategyFlags strategy;
   LoadFlags load;
   std::vector<std::string> stragglers;
@@ -65,7 +65,7 @@ sim::Straggler parse_straggler(const std::string& text, int64_t world) {
 
 // What --jitter says goes before what was measured. Where --load is given its samples are simulated;
 // else one step under the strategy's own load.
-SimulationRequest request_of(const Flags& flags, const Priced& priced,
+SimulationRequest request_of(const SimFlags& flags, const Priced& priced,
                              const cost::LoadDistribution& load) {
   const strategy::Strategy& strategy = priced.strategy;
   const cost::Scatter scatter = cost::scatter(priced.cluster);
@@ -126,7 +126,7 @@ Fit fit_of(const Priced& priced, const Summary& summary) {
   return memory_fit(priced.cluster, static_cast<double>(summary.peak_bytes), summary.fullest_stage);
 }
 
-Json answer_json(const Flags& flags, const Priced& priced, const SimulationRequest& request,
+Json answer_json(const SimFlags& flags, const Priced& priced, const SimulationRequest& request,
                  const cost::LoadDistribution& load, const SimulatedSteps& simulated,
                  const Summary& summary) {
   strategy::Strategy strategy = priced.strategy;
@@ -160,7 +160,8 @@ Json answer_json(const Flags& flags, const Priced& priced, const SimulationReque
     json["sampled"] = to_json(flags.load, simulated.sampled);
     json["sampled"]["jitter"] = flags.jitter.value_or(0);
   }
-  if (simulated.rebalancing) json["rebalance"] = to_json(request.rebalance, *simulated.rebalancing);
+  if (simulated.rebalancing)
+    json["rebalance"] = rebalancing_json(request.rebalance, *simulated.rebalancing);
   if (simulated.scatter.task > 0) json["task_scatter"] = simulated.scatter.task;
   if (simulated.scatter.rank > 0) json["rank_scatter"] = simulated.scatter.rank;
   return json;
@@ -211,7 +212,7 @@ report::Table rank_table(const SimulatedSteps& simulated, const strategy::RankLa
   return table;
 }
 
-void print_text(const Flags& flags, const Priced& priced, const SimulationRequest& request,
+void print_text(const SimFlags& flags, const Priced& priced, const SimulationRequest& request,
                 const cost::LoadDistribution& load, const SimulatedSteps& simulated,
                 const Summary& summary) {
   fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name,
@@ -233,8 +234,8 @@ void print_text(const Flags& flags, const Priced& priced, const SimulationReques
                        simulated.sampled));
   }
   if (simulated.rebalancing)
-    fmt::print("{}\n", to_text(request.rebalance, *simulated.rebalancing,
-                               std::ssize(simulated.sampled.seconds)));
+    fmt::print("{}\n", rebalancing_text(request.rebalance, *simulated.rebalancing,
+                                        std::ssize(simulated.sampled.seconds)));
   if (!simulated.scatter.none())
     fmt::print(
         "equal tasks take times that scatter by {:.2f} on this machine, whole ranks by {:.2f} "
@@ -258,7 +259,7 @@ void print_text(const Flags& flags, const Priced& priced, const SimulationReques
 }
 
 // The page of `piper report` with what a simulation knows.
-void write_html(const Flags& flags, const Priced& priced, const SimulatedSteps& simulated,
+void write_html(const SimFlags& flags, const Priced& priced, const SimulatedSteps& simulated,
                 const Summary& summary, const std::vector<int64_t>& stage_of_rank) {
   report::Report page;
   page.header = {.model = priced.model.name,
@@ -277,7 +278,7 @@ void write_html(const Flags& flags, const Priced& priced, const SimulatedSteps& 
   write_text_file(flags.html, report::render(page));
 }
 
-int run(const Flags& flags) {
+int run_sim(const SimFlags& flags) {
   const Priced priced = priced_from_flags(flags.strategy);
   const cost::TrainerProfile trainer = trainer_of(flags.trainer, priced.strategy, priced.cluster);
   const cost::LoadDistribution load = load_of(flags.load.load, priced.strategy);
@@ -306,7 +307,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_sim(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<SimFlags>();
   add_strategy_flags(command, flags->strategy);
   add_load_flags(command, flags->load);
   add_rebalance_flags(command, flags->rebalance, flags->rebalance_every,
@@ -327,7 +328,7 @@ Run add_sim(Subcommand command) {
   command.add_flag("--all-ranks", flags->all_ranks,
                    "simulate every rank, also where one pipeline stands for all");
   command.add_flag("--json", flags->json, "print the result as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_sim(*flags); };
 }
 
 }  // namespace piper::cli

@@ -46,7 +46,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Flags {
+struct TrainFlags {
   StrategyFlags strategy;
   std::vector<std::string> data;
   std::string run_folder = "runs/latest", weights, host_folder, device = "cpu";
@@ -90,7 +90,7 @@ cluster::Cluster profile_here(int64_t num_ranks, strategy::Precision precision,
 }
 
 // Reads --data, checks every token of it, and takes the validation part off.
-void set_corpus(const Flags& flags, train::RunRequest& request) {
+void set_corpus(const TrainFlags& flags, train::RunRequest& request) {
   data::Corpus corpus = load_corpus(flags.data, request.model.vocabulary);
   data::check_window(corpus, request.strategy.sequence);
   request.validate_every = flags.validate_every;
@@ -128,7 +128,7 @@ void write_head(const train::RunRequest& request) {
 }
 
 // Weights that come with their config.json say what model they are of.
-std::string model_name(const Flags& flags) {
+std::string model_name(const TrainFlags& flags) {
   const bool is_in_folder =
       !flags.weights.empty() &&
       std::filesystem::exists(std::filesystem::path(flags.weights) / "config.json");
@@ -136,7 +136,7 @@ std::string model_name(const Flags& flags) {
 }
 
 // What must be known to meet the other processes.
-train::RunRequest model_and_strategy(const Flags& flags) {
+train::RunRequest model_and_strategy(const TrainFlags& flags) {
   train::RunRequest request;
   const std::string model = model_name(flags);
   request.model = read_model(model, flags.strategy.ignore);
@@ -155,7 +155,7 @@ train::RunRequest model_and_strategy(const Flags& flags) {
 }
 
 // Measured on process 0's host alone, its peers idle, so that all plan with the same figures.
-cluster::Cluster cluster_for(const Flags& flags, const train::RunRequest& request) {
+cluster::Cluster cluster_for(const TrainFlags& flags, const train::RunRequest& request) {
   const std::string text = train::on_first_process(*request.world, "profile", [&] {
     if (!flags.resume && !flags.fresh) train::refuse_earlier_run(flags.run_folder);
     return cluster::to_json(flags.strategy.cluster.empty()
@@ -167,7 +167,7 @@ cluster::Cluster cluster_for(const Flags& flags, const train::RunRequest& reques
   return cluster::parse_cluster(parse_json(text, "profile"), "profile");
 }
 
-void complete(const Flags& flags, train::RunRequest& request) {
+void complete(const TrainFlags& flags, train::RunRequest& request) {
   train::on_all_processes(*request.world, "memory", [&] {  // before seconds are spent on a profile
     train::require_memory_of(request.model, request.strategy, request.world->local_ranks(),
                              request.devices);
@@ -213,7 +213,7 @@ void complete(const Flags& flags, train::RunRequest& request) {
 }
 
 // Before the processes meet: what is wrong with these flags is said once, and at once.
-void set_policies(const Flags& flags, train::RunRequest& request) {
+void set_policies(const TrainFlags& flags, train::RunRequest& request) {
   std::vector<std::string> problems;
   request.rebalance = balance::parse_rebalance(flags.rebalance, "--rebalance");
   request.rebalance.every = flags.rebalance_every;
@@ -251,7 +251,7 @@ std::vector<std::string> device_kernels(const train::RunRequest& request) {
   return lines;
 }
 
-int run(const Flags& flags) {
+int run_train(const TrainFlags& flags) {
   if (flags.resume && flags.fresh)
     throw InvalidInput("--resume and --fresh contradict each other; give one of them");
   const std::vector<at::Device> devices = profile::parse_devices(flags.device);
@@ -304,7 +304,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_train(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<TrainFlags>();
   add_strategy_flags(command, flags->strategy);
   command
       .add_option("--data", flags->data,
@@ -466,7 +466,7 @@ Run add_train(Subcommand command) {
       "--no-python:\na share of the ranks each. SIGTERM, Ctrl-C, a hangup, or a console that "
       "cannot "
       "be written:\nthe step is finished and saved, exit code 3; a second signal stops now.");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_train(*flags); };
 }
 
 }  // namespace piper::cli

@@ -18,7 +18,7 @@ namespace {
 
 using cost::TrainerProfile;
 
-struct Flags {
+struct TrainerFlags {
   std::string name;
   bool list = false, json = false;
 };
@@ -103,7 +103,7 @@ void print_one(const TrainerProfile& t) {
              t.calibration.source);
 }
 
-int run(const Flags& flags) {
+int run_trainer(const TrainerFlags& flags) {
   if (flags.list == !flags.name.empty())
     throw InvalidInput(flags.list ? "--list beside a name; allowed: one of them"
                                   : "a trainer's name or file is missing; --list shows all");
@@ -128,12 +128,12 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_trainer(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<TrainerFlags>();
   command.add_option("trainer", flags->name, "a name of configs/trainers or a file")
       .type_name("NAME");
   command.add_flag("--list", flags->list, "all built-in trainers");
   command.add_flag("--json", flags->json, "print the result as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_trainer(*flags); };
 }
 
 }  // namespace piper::cli

@@ -22,7 +22,7 @@ using report::Align;
 using validate::Errors;
 using validate::PricedRow;
 
-struct Flags {
+struct ValidateFlags {
   std::string file, trainer;
   bool rows = false, fit = false, json = false;
 };
@@ -140,7 +140,7 @@ void print_fit(const std::vector<PricedRow>& rows) {
   if (!table.rows.empty()) fmt::print("{}\n", report::to_text(table));
 }
 
-int run(const Flags& flags) {
+int run_validate(const ValidateFlags& flags) {
   const std::vector<validate::MeasuredRow> rows =
       flags.file.empty() ? validate::builtin_rows()
                          : validate::parse_rows(read_json_input(flags.file), flags.file);
@@ -171,7 +171,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 Run add_validate(Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ValidateFlags>();
   command
       .add_option("file", flags->file,
                   "measured runs or fit rows (JSON) [those that come with Piper]")
@@ -186,7 +186,7 @@ Run add_validate(Subcommand command) {
       "--fit", flags->fit,
       "what constant each trainer would need on each device, and the row in the middle");
   command.add_flag("--json", flags->json, "print rows and summary as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_validate(*flags); };
 }
 
 }  // namespace piper::cli

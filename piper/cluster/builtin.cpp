@@ -9,15 +9,9 @@
 #include <piper/cluster/cluster.h>
 
 #include <algorithm>
-#include <cctype>
 
 namespace piper::cluster {
 namespace {
-
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
 
 bool names_a_file(const std::string& text) {
   std::error_code error;

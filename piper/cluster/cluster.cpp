@@ -10,6 +10,11 @@ int64_t Cluster::devices_of_level(size_t level) const {
   return devices;
 }
 
+double Cluster::number(const std::string& name, double fallback) const {
+  const auto found = numbers.find(name);
+  return found == numbers.end() ? fallback : found->second;
+}
+
 int64_t Cluster::num_devices() const {
   PIPER_CHECK(!levels.empty(), "a cluster without levels");
   return devices_of_level(levels.size() - 1);

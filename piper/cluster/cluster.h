@@ -82,6 +82,7 @@ struct Cluster {
   std::vector<Level> levels;  // innermost first; at least one
   std::map<std::string, double>
       numbers;  // further measured constants, named with their unit ("optimizer_bytes_per_second")
+  double number(const std::string& name, double fallback = 0) const;  // `fallback` where not stated
   std::vector<Curve> curves;  // as `piper profile` measured them, point by point; may be empty
   std::vector<Source> sources;
   std::shared_ptr<Watch> watch = {};  // of links; null: nobody asks

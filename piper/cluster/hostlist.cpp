@@ -30,7 +30,7 @@ std::optional<int64_t> number_in(std::string_view text) {
 }
 
 // For messages: at most 60 characters, none of which steers a terminal.
-std::string printable(std::string_view text) {
+std::string shortened(std::string_view text) {
   std::string shown(text.substr(0, 60));
   for (char& c : shown)
     if (c < ' ' || c > '~') c = '?';
@@ -54,7 +54,7 @@ class Expander {
  private:
   [[noreturn]] void fail(const std::string& what) const {
     throw InvalidInput(
-        fmt::format("{} is '{}': {}; {}", source_, printable(text_), what, kExample));
+        fmt::format("{} is '{}': {}; {}", source_, shortened(text_), what, kExample));
   }
   [[noreturn]] void too_many() const {
     throw InvalidInput(
@@ -108,8 +108,8 @@ class Expander {
     const std::string_view low = text.substr(0, dash);
     const std::string_view high = dash == std::string_view::npos ? low : text.substr(dash + 1);
     const std::optional<int64_t> first = number_in(low), last = number_in(high);
-    if (!first || !last) fail(fmt::format("'{}' is neither a number nor a range", printable(text)));
-    if (*last < *first) fail(fmt::format("the range '{}' runs backwards", printable(text)));
+    if (!first || !last) fail(fmt::format("'{}' is neither a number nor a range", shortened(text)));
+    if (*last < *first) fail(fmt::format("the range '{}' runs backwards", shortened(text)));
     if (*last - *first >= kMostHosts - std::ssize(numbers)) too_many();
     for (int64_t i = *first; i <= *last; ++i)
       numbers.push_back(fmt::format("{:0{}}", i, low.size()));
@@ -178,7 +178,7 @@ std::vector<int64_t> expand_tasks_per_node(std::string_view text, size_t num_nod
     throw InvalidInput(
         fmt::format("{} is '{}': {}; allowed: one count for all nodes or {} in "
                     "all, such as 8 or 8(x3),4",
-                    source, printable(text), what, num_nodes));
+                    source, shortened(text), what, num_nodes));
   };
   std::vector<int64_t> tasks;
   std::string_view rest = text;
@@ -192,7 +192,7 @@ std::vector<int64_t> expand_tasks_per_node(std::string_view text, size_t num_nod
       repeated = item.ends_with(')') ? number_in(item.substr(times + 2, item.size() - times - 3))
                                      : std::nullopt;
     if (!count || !repeated || *count < 1 || *repeated < 1)
-      fail(fmt::format("'{}' is no count of tasks", printable(item)));
+      fail(fmt::format("'{}' is no count of tasks", shortened(item)));
     if (*repeated > kMostHosts - std::ssize(tasks)) fail("too many nodes");
     tasks.insert(tasks.end(), static_cast<size_t>(*repeated), *count);
     more = comma != std::string_view::npos;

@@ -14,7 +14,7 @@ constexpr double kMaxAmount = 1e24;
 constexpr double kMaxPointSeconds = 1e6;
 constexpr double kMaxCount = 1e12;
 constexpr size_t kMaxPoints = 256;  // of one axis of a grid
-constexpr size_t kMaxCurves = 256, kMaxAxes = 8, kMaxCurvePoints = 100'000;
+constexpr size_t kMaxCurves = 256, kMaxCurveAxes = 8, kMaxCurvePoints = 100'000;
 
 const std::set<std::string> kColumns = {"amount",       "seconds",       "seconds_low",
                                         "seconds_high", "seconds_worst", "num_samples",
@@ -52,9 +52,9 @@ std::vector<double> parse_axis(ObjectReader& reader, const std::string& axis) {
 std::vector<std::string> parse_axes(ObjectReader& reader) {
   std::vector<std::string> axes;
   const Json* json = reader.array("axes");
-  if (json == nullptr || json->empty() || json->size() > kMaxAxes) {
+  if (json == nullptr || json->empty() || json->size() > kMaxCurveAxes) {
     reader.problem("axes", fmt::format("has {} names; allowed: 1 to {}",
-                                       json == nullptr ? 0 : json->size(), kMaxAxes));
+                                       json == nullptr ? 0 : json->size(), kMaxCurveAxes));
     return axes;
   }
   for (const Json& name : *json) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/base/suggest.h>
 #include <piper/cluster/hostlist.h>
 #include <piper/cluster/slurm_topology.h>
 
@@ -17,13 +18,6 @@ struct Switch {
   std::string parent;
   int height = -1;  // leaves 0; -1: not known yet
 };
-
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  return text;
-}
 
 // Of a group: what fits into a line of a message.
 bool is_name(const std::string& text) {

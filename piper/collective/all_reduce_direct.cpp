@@ -7,21 +7,21 @@
 namespace piper::collective {
 namespace {
 
-constexpr int64_t kNumSlots = 2;
+constexpr int64_t kReduceSlots = 2;
 
 // Piece p travels as part 2p to its owner and, summed, as part 2p + 1 to everyone.
 uint32_t scatter_part(int64_t p) { return static_cast<uint32_t>(2 * p); }
 uint32_t gather_part(int64_t p) { return static_cast<uint32_t>(2 * p + 1); }
 
 // Writes one member's list.
-class Writer {
+class AllReduceWriter {
  public:
-  Writer(int64_t member, int64_t num_members, int64_t count, int64_t piece)
+  AllReduceWriter(int64_t member, int64_t num_members, int64_t count, int64_t piece)
       : member_(member), n_(num_members), count_(count), piece_(piece), sent_(num_members) {
     const int64_t own = share(member_).count;
     slot_piece_ = std::min(piece_, own);
     result_.output_count = count;
-    result_.scratch_count = std::min(kNumSlots, num_pieces(member_)) * (n_ - 1) * slot_piece_;
+    result_.scratch_count = std::min(kReduceSlots, num_pieces(member_)) * (n_ - 1) * slot_piece_;
   }
 
   MemberSteps write() {
@@ -49,7 +49,7 @@ class Writer {
   }
   // Where `peer`'s values of our piece p wait.
   Block scratch(int64_t peer, int64_t p) const {
-    const int64_t index = (p % kNumSlots) * (n_ - 1) + (peer < member_ ? peer : peer - 1);
+    const int64_t index = (p % kReduceSlots) * (n_ - 1) + (peer < member_ ? peer : peer - 1);
     return {Buffer::kScratch, index * slot_piece_, piece(member_, p).count};
   }
 
@@ -77,7 +77,7 @@ class Writer {
                              .part = scatter_part(p),
                              .round = static_cast<int32_t>(p),
                              .target = scratch(peer, p)});
-      if (p >= kNumSlots) result_.steps.back().after = {sums_[p - kNumSlots]};
+      if (p >= kReduceSlots) result_.steps.back().after = {sums_[p - kReduceSlots]};
     }
     sums_.push_back(add(p, received));
     for (int64_t distance = 1; distance < n_; ++distance)
@@ -134,7 +134,7 @@ Block reduce_share(int64_t member, int64_t num_members, int64_t count) {
 
 MemberSteps all_reduce_direct(int64_t member, int64_t num_members, int64_t count, int64_t piece) {
   PIPER_CHECK(member >= 0 && member < num_members && count >= 0 && piece >= 1);
-  return Writer(member, num_members, count, piece).write();
+  return AllReduceWriter(member, num_members, count, piece).write();
 }
 
 }  // namespace piper::collective

@@ -7,9 +7,9 @@
 namespace piper::collective {
 namespace {
 
-class Writer {
+class BruckWriter {
  public:
-  Writer(int64_t member, int64_t num_members, const CountOf& count)
+  BruckWriter(int64_t member, int64_t num_members, const CountOf& count)
       : member_(member), n_(num_members), count_(count), steps_(member, num_members, count) {
     places_.reserve(n_);
     for (int64_t d = 0; d < n_; ++d) places_.push_back({steps_.sent(modulo(member_ - d)), -1});
@@ -105,7 +105,7 @@ class Writer {
 }  // namespace
 
 MemberSteps all_to_all_bruck(int64_t member, const Topology& topology, const CountOf& count) {
-  return Writer(member, num_members(topology), count).write();
+  return BruckWriter(member, num_members(topology), count).write();
 }
 
 std::vector<int32_t> bruck_counts_told(int64_t from, int64_t to, int64_t num_members) {

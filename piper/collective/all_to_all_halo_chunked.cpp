@@ -79,9 +79,10 @@ class Cutter {
   std::vector<Packet> packets_;
 };
 
-class Writer {
+class ChunkWriter {
  public:
-  Writer(int64_t member, const Topology& topology, const CountOf& count, const HaloChunks& options)
+  ChunkWriter(int64_t member, const Topology& topology, const CountOf& count,
+              const HaloChunks& options)
       : member_(member),
         count_(count),
         options_(options),
@@ -215,7 +216,7 @@ MemberSteps all_to_all_halo_chunked(int64_t member, const Topology& topology, co
   PIPER_CHECK(options.chunk >= 1, "chunk " + std::to_string(options.chunk));
   if (Units(topology, options.level).num_units() == 1)
     return all_to_all_node_aware(member, topology, count);
-  return Writer(member, topology, count, options).write();
+  return ChunkWriter(member, topology, count, options).write();
 }
 
 }  // namespace piper::collective

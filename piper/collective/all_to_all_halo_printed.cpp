@@ -5,10 +5,6 @@
 namespace piper::collective {
 namespace {
 
-std::vector<int32_t> to_vector(std::span<const int32_t> members) {
-  return {members.begin(), members.end()};
-}
-
 // Between counterparts.
 Stage phase_two(int64_t member, const Units& nodes) {
   Stage stage{.always_packs = true, .always_unpacks = true};

@@ -7,10 +7,6 @@
 namespace piper::collective {
 namespace {
 
-std::vector<int32_t> to_vector(std::span<const int32_t> members) {
-  return {members.begin(), members.end()};
-}
-
 // The other nodes of the member's group, in its order of sending.
 std::vector<int32_t> other_nodes(int64_t member, const NodesInGroups& where) {
   const std::span<const int32_t> nodes = where.nodes_of(where.groups().unit(member));

@@ -47,9 +47,10 @@ class RowSum {
   int32_t before_ = -1;
 };
 
-class Writer {
+class CombineWriter {
  public:
-  Writer(int64_t member, const Topology& topology, const DedupKnown& known, const Dedup& dedup)
+  CombineWriter(int64_t member, const Topology& topology, const DedupKnown& known,
+                const Dedup& dedup)
       : member_(member),
         known_(known),
         dedup_(dedup),
@@ -168,7 +169,7 @@ class Writer {
 MemberSteps halo_dedup_combine(int64_t member, const Topology& topology, const DedupKnown& known,
                                const Dedup& dedup) {
   PIPER_CHECK(dedup.num_pieces >= 1, "pieces " + std::to_string(dedup.num_pieces));
-  return Writer(member, topology, known, dedup).write();
+  return CombineWriter(member, topology, known, dedup).write();
 }
 
 }  // namespace piper::collective

@@ -5,9 +5,10 @@
 namespace piper::collective {
 namespace {
 
-class Writer {
+class DispatchWriter {
  public:
-  Writer(int64_t member, const Topology& topology, const DedupKnown& known, const Dedup& dedup)
+  DispatchWriter(int64_t member, const Topology& topology, const DedupKnown& known,
+                 const Dedup& dedup)
       : member_(member),
         known_(known),
         dedup_(dedup),
@@ -158,7 +159,7 @@ class Writer {
 MemberSteps halo_dedup_dispatch(int64_t member, const Topology& topology, const DedupKnown& known,
                                 const Dedup& dedup) {
   PIPER_CHECK(dedup.num_pieces >= 1, "pieces " + std::to_string(dedup.num_pieces));
-  return Writer(member, topology, known, dedup).write();
+  return DispatchWriter(member, topology, known, dedup).write();
 }
 
 }  // namespace piper::collective

@@ -7,7 +7,7 @@
 namespace piper::collective {
 namespace {
 
-constexpr int64_t kNumSlots = 2;
+constexpr int64_t kScatterSlots = 2;
 
 std::vector<Block> pieces_of(const Block& share, int64_t piece) {
   std::vector<Block> pieces;
@@ -37,7 +37,7 @@ MemberSteps scatter(Reduction reduction, int64_t piece) {
   std::vector<int32_t> sums;              // by piece
   for (size_t p = 0; p < own.size(); ++p) {
     steps.set_round(static_cast<int64_t>(p));
-    if (p < kNumSlots) {
+    if (p < kScatterSlots) {
       slots.emplace_back(n);
       for (int64_t m = 0; m < n; ++m)
         if (m != member) slots.back()[m] = steps.scratch(own[p].count);
@@ -45,10 +45,10 @@ MemberSteps scatter(Reduction reduction, int64_t piece) {
     std::vector<SumTerm> terms(n);
     terms[member].block = own[p];
     After emptied;
-    if (p >= kNumSlots) wait_for(emptied, sums[p - kNumSlots]);
+    if (p >= kScatterSlots) wait_for(emptied, sums[p - kScatterSlots]);
     for (int64_t distance = 1; distance < n; ++distance) {
       const int64_t from = (member - distance + n) % n;
-      terms[from].block = slots[p % kNumSlots][from];
+      terms[from].block = slots[p % kScatterSlots][from];
       terms[from].block.count = own[p].count;
       terms[from].step = steps.receive(from, static_cast<uint32_t>(p), terms[from].block, emptied);
     }

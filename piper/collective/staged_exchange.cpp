@@ -7,9 +7,9 @@
 namespace piper::collective {
 namespace {
 
-class Writer {
+class StagedWriter {
  public:
-  Writer(int64_t member, int64_t num_members, const CountOf& count)
+  StagedWriter(int64_t member, int64_t num_members, const CountOf& count)
       : member_(member), n_(num_members), count_(count), steps_(member, num_members, count) {}
 
   MemberSteps write(const StagedExchange& exchange) {
@@ -145,7 +145,7 @@ class Writer {
 
 MemberSteps staged_exchange(int64_t member, int64_t num_members, const CountOf& count,
                             const StagedExchange& exchange) {
-  return Writer(member, num_members, count).write(exchange);
+  return StagedWriter(member, num_members, count).write(exchange);
 }
 
 Stage inside_unit(int64_t member, const Units& units) {

@@ -16,9 +16,14 @@
 #include <piper/collective/steps.h>
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace piper::collective {
+
+inline std::vector<int32_t> to_vector(std::span<const int32_t> members) {
+  return {members.begin(), members.end()};
+}
 
 struct Bundle {
   int64_t peer = 0;  // the member itself: its rows move only where the stage always packs

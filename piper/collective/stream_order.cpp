@@ -13,9 +13,9 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-class Writer {
+class OrderWriter {
  public:
-  explicit Writer(const MemberSteps& member)
+  explicit OrderWriter(const MemberSteps& member)
       : steps_(member.steps), behind_(steps_.size(), -1), before_(steps_.size(), kNever) {
     for (size_t s = 0; s < steps_.size(); ++s) follow(s);
     for (size_t s = steps_.size(); s-- > 0;) precede(s);
@@ -119,7 +119,7 @@ bool moves(const Step& step) {
   return (step.kind == StepKind::kReceive ? step.target : step.source).count > 0;
 }
 
-StreamOrder stream_order(const MemberSteps& member) { return Writer(member).write(); }
+StreamOrder stream_order(const MemberSteps& member) { return OrderWriter(member).write(); }
 
 int64_t num_groups(const StreamOrder& order) {
   return std::count_if(order.launches.begin(), order.launches.end(),

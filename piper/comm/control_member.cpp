@@ -14,10 +14,10 @@ namespace {
 using internal::Caller;
 using internal::FrameStream;
 
-class Member final : public Control::Node {
+class MemberNode final : public Control::Node {
  public:
-  Member(const Launch& launch, int64_t num_ranks, const ControlOptions& options,
-         ControlEvents events)
+  MemberNode(const Launch& launch, int64_t num_ranks, const ControlOptions& options,
+             ControlEvents events)
       : Node(launch, num_ranks, options, std::move(events)),
         caller_(std::make_shared<Caller>(
             io_, call_to(numeric_address(launch.master_address)),
@@ -31,7 +31,7 @@ class Member final : public Control::Node {
     throw CommError(fmt::format("{}: cannot join the run at {}:{}: {}", ranks_of(mine_.process),
                                 launch.master_address, launch.master_port, problem));
   }
-  ~Member() override { stop_thread(); }
+  ~MemberNode() override { stop_thread(); }
 
   std::string local_address() const override { return address_; }
 
@@ -150,7 +150,7 @@ class Member final : public Control::Node {
 
 std::unique_ptr<Control::Node> make_member(const Launch& launch, int64_t num_ranks,
                                            const ControlOptions& options, ControlEvents events) {
-  return std::make_unique<Member>(launch, num_ranks, options, std::move(events));
+  return std::make_unique<MemberNode>(launch, num_ranks, options, std::move(events));
 }
 
 }  // namespace piper::comm

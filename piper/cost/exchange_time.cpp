@@ -6,20 +6,15 @@
 namespace piper::cost {
 namespace {
 
-double number(const cluster::Cluster& cluster, const char* name, double fallback) {
-  const auto found = cluster.numbers.find(name);
-  return found == cluster.numbers.end() ? fallback : found->second;
-}
-
 double message_gap(const cluster::Cluster& cluster) {
-  return number(cluster, "message_gap_seconds", kMessageGapSeconds);
+  return cluster.number("message_gap_seconds", kMessageGapSeconds);
 }
 
 // Inside one node, where the exchange itself was measured (`bytes`: of one member to all others).
 double measured_all_to_all(const cluster::Cluster& cluster, double bytes) {
   if (cluster.watch) cluster.watch->note_link("all-to-all", bytes);
-  return number(cluster, "all_to_all_latency_seconds", 0) +
-         bytes / number(cluster, "all_to_all_bytes_per_second", 1);
+  return cluster.number("all_to_all_latency_seconds") +
+         bytes / cluster.number("all_to_all_bytes_per_second", 1);
 }
 
 bool has_measured_all_to_all(const cluster::Cluster& cluster) {
@@ -337,8 +332,8 @@ double all_reduce_seconds(const cluster::Cluster& cluster, const Group& group, d
   if (is_measured_all_reduce(cluster, group)) {
     const double others = bytes - bytes / static_cast<double>(group.size);
     if (cluster.watch) cluster.watch->note_link("all-reduce", others);
-    return number(cluster, "all_reduce_latency_seconds", 0) +
-           others / number(cluster, "all_reduce_bytes_per_second", 1);
+    return cluster.number("all_reduce_latency_seconds") +
+           others / cluster.number("all_reduce_bytes_per_second", 1);
   }
   const ReductionWays ways = reduction_ways(cluster, group, bytes, algorithm);
   const auto seconds = [&](const ReductionWay& way) {
@@ -370,8 +365,8 @@ double half_seconds(const cluster::Cluster& cluster, const Group& group, double 
     return all_reduce_seconds(cluster, group, bytes, algorithm) / 2;
   const double others = bytes - bytes / static_cast<double>(group.size);
   if (cluster.watch) cluster.watch->note_link(curve, others);
-  return number(cluster, (half + "_latency_seconds").c_str(), 0) +
-         others / number(cluster, (half + "_bytes_per_second").c_str(), 1);
+  return cluster.number(half + "_latency_seconds") +
+         others / cluster.number(half + "_bytes_per_second", 1);
 }
 
 }  // namespace

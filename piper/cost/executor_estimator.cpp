@@ -49,7 +49,7 @@ strategy::Recompute recompute_of(const Strategy& s, int64_t stage) {
 }
 
 // Of the first member of a stage.
-Group group_of(const strategy::RankLayout& layout, strategy::Axis axis, int64_t stage) {
+Group group_of_stage(const strategy::RankLayout& layout, strategy::Axis axis, int64_t stage) {
   return cost::group_of(layout, axis, layout.rank(stage, 0));
 }
 
@@ -214,7 +214,7 @@ std::vector<BackwardTurn> ExecutorEstimator::backward_turns(const Strategy& s, i
   const strategy::RankLayout layout(s);
   const int64_t rank = rank_of(s, index);
   const auto moved = [&](Axis axis, int64_t parameters, bool in_full = false) {
-    CommTime moves = all_reduce_moves(cluster_, group_of(layout, axis, rank),
+    CommTime moves = all_reduce_moves(cluster_, group_of_stage(layout, axis, rank),
                                       gradient * static_cast<double>(parameters), s.reduction);
     if (s.zero > 0 && !in_full) {  // scattered, not gathered
       moves.latency /= 2;
@@ -293,12 +293,12 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
   const strategy::RankLayout layout(s);
   const int64_t rank = rank_of(s, index);
   if (layout.num_members() > 1) {
-    const Group expert_group = group_of(layout, strategy::Axis::kExpert, rank);
+    const Group expert_group = group_of_stage(layout, strategy::Axis::kExpert, rank);
     LastBackwardNeeds needs{
-        .dense = all_reduce_needs(cluster_, group_of(layout, strategy::axis_of_whole(s), rank),
-                                  s.reduction),
-        .experts = all_reduce_needs(cluster_, group_of(layout, strategy::Axis::kExpertData, rank),
-                                    s.reduction)};
+        .dense = all_reduce_needs(
+            cluster_, group_of_stage(layout, strategy::axis_of_whole(s), rank), s.reduction),
+        .experts = all_reduce_needs(
+            cluster_, group_of_stage(layout, strategy::Axis::kExpertData, rank), s.reduction)};
     if (is_measured_all_to_all(cluster_, expert_group))
       needs.exchange = {{1}};
     else if (s.mesh.ep > 1)
@@ -340,13 +340,13 @@ void ExecutorEstimator::price_update(const Strategy& s, int64_t index, int64_t f
   const auto weight = static_cast<double>(state_bytes(precision_).weight);
   const auto gather = [&](Axis axis, int64_t parameters) {
     if (s.zero == 0) return 0.0;
-    return all_gather_seconds(cluster_, group_of(layout, axis, rank),
+    return all_gather_seconds(cluster_, group_of_stage(layout, axis, rank),
                               weight * static_cast<double>(parameters), s.reduction);
   };
   const auto gather_experts = [&](int64_t parameters, int32_t layer) {
     if (!strategy::compresses_experts(s) || parameters == 0)
       return gather(Axis::kExpertData, parameters);
-    return all_gather_seconds(cluster_, group_of(layout, Axis::kExpertData, rank),
+    return all_gather_seconds(cluster_, group_of_stage(layout, Axis::kExpertData, rank),
                               static_cast<double>(coded_bytes(model_, s, layer)), s.reduction) +
            residuals_put_seconds(cluster_, s, parameters) +
            (strategy::offloads_optimizer(s.offload)
@@ -439,7 +439,7 @@ void ExecutorEstimator::price_gathered(const Strategy& s, int64_t index, int64_t
   const int64_t rank = rank_of(s, index);
   const auto weight = static_cast<double>(state_bytes(precision_).weight);
   const auto gather = [&](Axis axis, int64_t parameters) {
-    return all_gather_seconds(cluster_, group_of(layout, axis, rank),
+    return all_gather_seconds(cluster_, group_of_stage(layout, axis, rank),
                               weight * static_cast<double>(parameters), s.reduction);
   };
   const Axis whole = strategy::axis_of_whole(s);

@@ -13,10 +13,10 @@ using schedule::LayerTask;
 using schedule::SegmentKind;
 using schedule::SlotKind;
 
-class Walk {
+class MemoryWalk {
  public:
-  Walk(const model::Model& model, int32_t layer, const SegmentWork& work, const LayerPasses& passes,
-       int64_t exchange_scratch)
+  MemoryWalk(const model::Model& model, int32_t layer, const SegmentWork& work,
+             const LayerPasses& passes, int64_t exchange_scratch)
       : model_(model), layer_(layer), passes_(passes), scratch_(exchange_scratch) {
     int64_t num_chunks = 0;
     for (const schedule::ProgramSlot& slot : passes.slots)
@@ -111,7 +111,7 @@ KeptBytes KeptBytes::operator*(int64_t factor) const {
 
 LayerMemory layer_memory(const model::Model& model, int32_t layer, const SegmentWork& work,
                          const LayerPasses& passes, int64_t exchange_scratch) {
-  const Walk walk(model, layer, work, passes, exchange_scratch);
+  const MemoryWalk walk(model, layer, work, passes, exchange_scratch);
   LayerMemory memory;
   for (const LayerSlot slot : passes.kept)
     part_of(memory.kept, passes.slots[slot.index()].kind, passes.slots[slot.index()].writer) +=

@@ -10,11 +10,6 @@
 namespace piper::cost {
 namespace {
 
-double number(const cluster::Cluster& cluster, const char* name) {
-  const auto found = cluster.numbers.find(name);
-  return found == cluster.numbers.end() ? 0 : found->second;
-}
-
 double flops_per_second(const cluster::Compute& compute) {
   const double efficiency =
       compute.gemm_efficiency > 0 ? compute.gemm_efficiency : kAssumedGemmEfficiency;
@@ -55,7 +50,7 @@ double once(const Work& w, const cluster::Cluster& cluster, const cluster::Compu
     case WorkKind::kElementWise:
       return streaming_seconds(w.amount, cluster.element_wise, cluster.memory_bytes_per_second);
     case WorkKind::kExponential: {
-      const double rate = number(cluster, "exponential_elements_per_second");
+      const double rate = cluster.number("exponential_elements_per_second");
       return rate > 0 ? w.amount / rate : 0;
     }
     case WorkKind::kCopy:  // the curve is by payload; memory sees a read and a write
@@ -63,7 +58,7 @@ double once(const Work& w, const cluster::Cluster& cluster, const cluster::Compu
     case WorkKind::kFromMemory:
       return cluster.memory_bytes_per_second > 0 ? w.amount / cluster.memory_bytes_per_second : 0;
     case WorkKind::kOptimizer: {
-      const double rate = number(cluster, "optimizer_bytes_per_second");
+      const double rate = cluster.number("optimizer_bytes_per_second");
       if (rate > 0) return w.amount / rate;
       return streaming_seconds(w.amount, cluster.element_wise, cluster.memory_bytes_per_second);
     }
@@ -170,8 +165,8 @@ double measured_over_priced(const cluster::Cluster& cluster, schedule::SegmentKi
                             graph::Phase phase, strategy::Precision precision) {
   if (cluster.numbers.empty()) return 0;
   const std::string name = measured_over_priced_name(kind, phase, strategy::priced_as(precision));
-  const double own = number(cluster, name.c_str());
-  return own > 0 ? own : number(cluster, general_name(kind, phase).c_str());
+  const double own = cluster.number(name);
+  return own > 0 ? own : cluster.number(general_name(kind, phase));
 }
 
 }  // namespace
@@ -206,11 +201,11 @@ std::string measured_over_priced_name(schedule::SegmentKind kind, graph::Phase p
 }
 
 Scatter scatter(const cluster::Cluster& cluster) {
-  return {.task = number(cluster, kTaskScatterName), .rank = number(cluster, kRankScatterName)};
+  return {.task = cluster.number(kTaskScatterName), .rank = cluster.number(kRankScatterName)};
 }
 
 double core_hand_over_seconds(const cluster::Cluster& cluster) {
-  return number(cluster, kCoreHandOverName);
+  return cluster.number(kCoreHandOverName);
 }
 
 double update_seconds(schedule::SegmentKind kind, double num_parameters,
@@ -224,7 +219,7 @@ double residuals_found_seconds(const cluster::Cluster& cluster, const strategy::
                                int64_t elements) {
   if (!strategy::compresses_experts(strategy)) return 0;
   const double share = static_cast<double>(elements) / static_cast<double>(strategy.mesh.edp());
-  if (const double rate = number(cluster, kResidualRateName); rate > 0) return share / rate;
+  if (const double rate = cluster.number(kResidualRateName); rate > 0) return share / rate;
   // Read as it is and as it was told; their distance written, read, and searched.
   const auto weight = static_cast<double>(state_bytes(strategy.precision).weight);
   return streaming_seconds(share * (2 * weight + 3 * std::max(4.0, weight)), cluster.element_wise,

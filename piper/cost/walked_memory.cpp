@@ -13,9 +13,9 @@ using graph::Task;
 using graph::TaskId;
 using graph::TaskKind;
 
-class Walk {
+class StepWalk {
  public:
-  Walk(const schedule::StepGraph& step, const StepBytes& bytes) : step_(step), bytes_(bytes) {
+  StepWalk(const schedule::StepGraph& step, const StepBytes& bytes) : step_(step), bytes_(bytes) {
     int32_t last = -1;
     for (const graph::Slot& slot : step.graph.slots()) last = std::max(last, slot.micro_batch);
     kept_of_.resize(static_cast<size_t>(last + 2));
@@ -139,7 +139,7 @@ class Walk {
 }  // namespace
 
 StageMemory walked_memory(const schedule::StepGraph& step, const StepBytes& bytes) {
-  return Walk(step, bytes).run();
+  return StepWalk(step, bytes).run();
 }
 
 int64_t micro_batches_to_walk(const strategy::Strategy& s) {

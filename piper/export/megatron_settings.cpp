@@ -31,9 +31,9 @@ Value pattern(const Model& m, Is is) {
   return {"'(" + text + ")'", text};
 }
 
-class Writer {
+class SettingsWriter {
  public:
-  explicit Writer(const Job& job) : job_(job), m_(job.model), s_(job.strategy) {}
+  explicit SettingsWriter(const Job& job) : job_(job), m_(job.model), s_(job.strategy) {}
 
   MegatronSettings run() {
     add_parallel();
@@ -549,7 +549,7 @@ Value words(const std::vector<std::string>& list) {
           fmt::format("[\"{}\"]", fmt::join(list, "\", \""))};
 }
 
-MegatronSettings megatron_settings(const Job& job) { return Writer(job).run(); }
+MegatronSettings megatron_settings(const Job& job) { return SettingsWriter(job).run(); }
 
 std::string pipeline_layout(const Model& model, const Strategy& s) {
   const int64_t stages = s.mesh.num_virtual_stages();

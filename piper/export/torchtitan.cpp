@@ -88,9 +88,9 @@ std::optional<Split> split_of(const Strategy& s) {
   return std::nullopt;
 }
 
-class Writer {
+class TorchtitanWriter {
  public:
-  explicit Writer(const Job& job) : job_(job), model_(job.model), s_(job.strategy) {}
+  explicit TorchtitanWriter(const Job& job) : job_(job), model_(job.model), s_(job.strategy) {}
 
   Exported write() {
     settings();
@@ -237,6 +237,6 @@ class Writer {
 
 }  // namespace
 
-Exported to_torchtitan(const Job& job) { return Writer(job).write(); }
+Exported to_torchtitan(const Job& job) { return TorchtitanWriter(job).write(); }
 
 }  // namespace piper::exporting

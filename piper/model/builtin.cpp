@@ -11,15 +11,9 @@
 #include <piper/model/keys.h>
 
 #include <algorithm>
-#include <cctype>
 
 namespace piper::model {
 namespace {
-
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
 
 // "…/DeepSeek-V3/config.json" is called DeepSeek-V3, "…/DeepSeek-V3.config.json" too.
 std::string name_of(const std::filesystem::path& path) {

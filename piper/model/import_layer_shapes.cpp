@@ -12,7 +12,7 @@ namespace piper::model {
 namespace {
 
 // Heads and sizes of one kind of layer; what is not said is as in the other layers.
-struct Sizes {
+struct HeadSizes {
   std::optional<int64_t> heads, kv_heads, head_dim, value_dim;
 
   void apply(Attention& a) const {
@@ -26,7 +26,7 @@ struct Sizes {
 bool is_grouped(const Layer& layer) { return layer.attention.kind == AttentionKind::kGrouped; }
 
 // The older spelling of Step-3.5: an object with the sizes of the sliding layers.
-Sizes other_setting(Import& in) {
+HeadSizes other_setting(Import& in) {
   const Json* object = in.keys.object({"attention_other_setting"});
   if (object == nullptr) return {};
   ObjectReader reader(*object, in.keys.path({"attention_other_setting"}), in.keys.problems());
@@ -40,9 +40,9 @@ Sizes other_setting(Import& in) {
           .value_dim = {}};
 }
 
-Sizes sliding_sizes(Import& in) {
+HeadSizes sliding_sizes(Import& in) {
   Keys& keys = in.keys;
-  Sizes sizes = other_setting(in);
+  HeadSizes sizes = other_setting(in);
   const auto set = [](std::optional<int64_t>& size, std::optional<int64_t> given) {
     if (given) size = given;
   };
@@ -58,8 +58,8 @@ Sizes sliding_sizes(Import& in) {
 
 // Of layers that see everything. Their own number of key heads goes with one projection for keys
 // and values (Gemma 4).
-Sizes full_sizes(Import& in, bool values_are_keys) {
-  Sizes sizes;
+HeadSizes full_sizes(Import& in, bool values_are_keys) {
+  HeadSizes sizes;
   sizes.head_dim = in.keys.integer({"global_head_dim"}, 1, kMaxHeadDim);
   const auto kv_heads = in.keys.integer({"num_global_key_value_heads"}, 1, kMaxHeads);
   if (values_are_keys || !in.keys.has({"attention_k_eq_v"})) sizes.kv_heads = kv_heads;
@@ -68,7 +68,7 @@ Sizes full_sizes(Import& in, bool values_are_keys) {
 
 void apply_by_kind(Import& in) {
   const bool values_are_keys = in.keys.boolean({"attention_k_eq_v"}).value_or(false);
-  const Sizes sliding = sliding_sizes(in), full = full_sizes(in, values_are_keys);
+  const HeadSizes sliding = sliding_sizes(in), full = full_sizes(in, values_are_keys);
   const auto sinks = in.keys.boolean({"add_swa_attention_sink_bias"});
   const auto full_sinks = in.keys.boolean({"add_full_attention_sink_bias"});
   for (Layer& layer : in.model.layers) {
@@ -124,10 +124,10 @@ void apply_by_number(Import& in) {
       if (!reader.has(key)) return std::nullopt;
       return reader.integer(key, 1, max);
     };
-    Sizes{.heads = number("num_attention_heads", kMaxHeads),
-          .kv_heads = number("num_key_value_heads", kMaxHeads),
-          .head_dim = number("head_dim", kMaxHeadDim),
-          .value_dim = number("v_head_dim", kMaxHeadDim)}
+    HeadSizes{.heads = number("num_attention_heads", kMaxHeads),
+              .kv_heads = number("num_key_value_heads", kMaxHeads),
+              .head_dim = number("head_dim", kMaxHeadDim),
+              .value_dim = number("v_head_dim", kMaxHeadDim)}
         .apply(in.model.layers[layer].attention);
     reader.refuse_unknown();
   }

@@ -12,9 +12,9 @@ namespace {
 
 // The sizes of an encoder. One that is missing or absurd leaves the encoder uncounted: it is no
 // problem of the model.
-class Sizes {
+class TowerSizes {
  public:
-  Sizes(const Json& config, const Json* outside) : config_(config), outside_(outside) {}
+  TowerSizes(const Json& config, const Json* outside) : config_(config), outside_(outside) {}
 
   int64_t operator()(const char* key) { return read(&config_, key, 0); }
   int64_t or_else(const char* key, int64_t fallback) { return read(&config_, key, fallback); }
@@ -63,7 +63,7 @@ int64_t plain_block(int64_t h, int64_t ffn) {
 
 // Qwen3-VL, Qwen3.5: mergers of so many patches, one after the last block and one after each deep
 // one.
-std::optional<int64_t> qwen3(Sizes& s, int64_t, bool deep) {
+std::optional<int64_t> qwen3(TowerSizes& s, int64_t, bool deep) {
   const int64_t h = s("hidden_size"), merge = s("spatial_merge_size"), wide = h * merge * merge,
                 patch = s("patch_size"), out = s("out_hidden_size");
   const int64_t pixels =
@@ -76,7 +76,7 @@ std::optional<int64_t> qwen3(Sizes& s, int64_t, bool deep) {
 }
 
 // Qwen2.5-VL: RMSNorms and a gated feed-forward with biases.
-std::optional<int64_t> qwen2_5(Sizes& s, int64_t) {
+std::optional<int64_t> qwen2_5(TowerSizes& s, int64_t) {
   const int64_t h = s("hidden_size"), ffn = s("intermediate_size"), merge = s("spatial_merge_size"),
                 wide = h * merge * merge, patch = s("patch_size");
   const int64_t pixels =
@@ -86,7 +86,7 @@ std::optional<int64_t> qwen2_5(Sizes& s, int64_t) {
                    linear(wide, s("out_hidden_size")));
 }
 
-std::optional<int64_t> qwen2(Sizes& s, int64_t) {
+std::optional<int64_t> qwen2(TowerSizes& s, int64_t) {
   const int64_t h = s("embed_dim"), merge = s("spatial_merge_size"), wide = h * merge * merge,
                 patch = s("patch_size");
   const int64_t pixels =
@@ -96,7 +96,7 @@ std::optional<int64_t> qwen2(Sizes& s, int64_t) {
 }
 
 // Gemma 3: SigLIP, one norm and one projection.
-std::optional<int64_t> siglip(Sizes& s, int64_t text) {
+std::optional<int64_t> siglip(TowerSizes& s, int64_t text) {
   const int64_t h = s("hidden_size"), ffn = s("intermediate_size"), patch = s("patch_size"),
                 side = s("image_size") / patch;
   const int64_t head = h + 4 * linear(h, h) + 2 * h + linear(h, ffn) + linear(ffn, h);
@@ -105,7 +105,7 @@ std::optional<int64_t> siglip(Sizes& s, int64_t text) {
                    (s.is_on("vision_use_head") ? head : 0) + h * text + h);
 }
 
-std::optional<int64_t> gemma4(Sizes& s, int64_t text) {
+std::optional<int64_t> gemma4(TowerSizes& s, int64_t text) {
   const int64_t h = s("hidden_size"), ffn = s("intermediate_size"), patch = s("patch_size"),
                 dim = s("head_dim");
   const int64_t heads = s("num_attention_heads"), kv = s("num_key_value_heads");
@@ -114,7 +114,7 @@ std::optional<int64_t> gemma4(Sizes& s, int64_t text) {
                    s("num_hidden_layers") * block + h * text);
 }
 
-std::optional<int64_t> llama4(Sizes& s, int64_t text) {
+std::optional<int64_t> llama4(TowerSizes& s, int64_t text) {
   if (s.is_on("multi_modal_projector_bias")) s.give_up();
   const int64_t h = s("hidden_size"), ffn = s("intermediate_size"), patch = s("patch_size"),
                 side = s("image_size") / patch, in = s("projector_input_dim");
@@ -124,7 +124,7 @@ std::optional<int64_t> llama4(Sizes& s, int64_t text) {
 }
 
 // Mistral 3: Pixtral, and a merger of patches.
-std::optional<int64_t> pixtral(Sizes& s, int64_t text) {
+std::optional<int64_t> pixtral(TowerSizes& s, int64_t text) {
   if (s.is_on_outside("multimodal_projector_bias")) s.give_up();
   const int64_t h = s("hidden_size"), ffn = s("intermediate_size"), patch = s("patch_size"),
                 merge = s.outside("spatial_merge_size");
@@ -133,7 +133,7 @@ std::optional<int64_t> pixtral(Sizes& s, int64_t text) {
                    h * h * merge * merge + h * text + text * text);
 }
 
-std::optional<int64_t> count_vision(std::string_view family, Sizes& s, int64_t text) {
+std::optional<int64_t> count_vision(std::string_view family, TowerSizes& s, int64_t text) {
   if (family == "qwen3_vl" || family == "qwen3_vl_moe") return qwen3(s, text, true);
   if (family == "qwen3_5" || family == "qwen3_5_moe") return qwen3(s, text, false);
   if (family == "qwen2_5_vl") return qwen2_5(s, text);
@@ -163,7 +163,7 @@ std::vector<Tower> import_towers(Import& in) {
   std::vector<Tower> towers;
   for (const Keys::Unread& entry : in.keys.unread()) {
     if (!entry.value->is_object() || !describes_tower(entry.key)) continue;
-    Sizes sizes(*entry.value, wrapper);
+    TowerSizes sizes(*entry.value, wrapper);
     Tower tower{.name = entry.path, .parameters = std::nullopt};
     if (entry.key == "vision_config")
       tower.parameters = count_vision(family, sizes, in.model.hidden);

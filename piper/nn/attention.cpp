@@ -9,11 +9,11 @@ namespace piper::nn {
 namespace {
 
 // Views of the three parts of qkv (or of its weight's gradient, by rows).
-struct Parts {
+struct Qkv {
   at::Tensor q, k, v;
 };
 
-Parts parts(const at::Tensor& qkv_TC, const model::Attention& a) {
+Qkv parts(const at::Tensor& qkv_TC, const model::Attention& a) {
   const int64_t q = a.num_heads * a.head_dim, kv = a.num_kv_heads * a.head_dim;
   return {qkv_TC.narrow(1, 0, q), qkv_TC.narrow(1, q, kv), qkv_TC.narrow(1, q + kv, kv)};
 }
@@ -23,8 +23,8 @@ int64_t key_width(const model::Attention& a) { return a.num_kv_heads * a.head_di
 
 // The rows of a stored parameter, or of its gradient, that make q, k and v here. `of`: value or
 // gradient.
-Parts rows_of(const AttentionBlock& block, at::Tensor Weight::*of, const Weight& qkv,
-              const Weight* kv) {
+Qkv rows_of(const AttentionBlock& block, at::Tensor Weight::*of, const Weight& qkv,
+            const Weight* kv) {
   const int64_t q = query_width(block.shape), k = key_width(block.shape);
   const at::Tensor& first = qkv.*of;
   if (kv == nullptr)
@@ -57,10 +57,10 @@ at::Tensor norm_rows(const at::Tensor& x_TC, const model::Attention& a) {
 
 // Normalised (where the model does) and rotated queries and keys. Without a normalisation in place,
 // once, in the forward; else in new storage that leaves qkv as it is, and again in the backward.
-Parts prepare(const AttentionBlock& block, const RopeTable& rope, const at::Tensor& qkv_TC,
-              int64_t sequence, bool again) {
+Qkv prepare(const AttentionBlock& block, const RopeTable& rope, const at::Tensor& qkv_TC,
+            int64_t sequence, bool again) {
   const model::Attention& a = block.shape;
-  Parts p = parts(qkv_TC, a);
+  Qkv p = parts(qkv_TC, a);
   if (block.q_norm == nullptr && again) return p;
   if (block.q_norm != nullptr) {
     const at::Tensor q = at::empty_like(p.q, at::MemoryFormat::Contiguous);
@@ -78,15 +78,15 @@ Parts prepare(const AttentionBlock& block, const RopeTable& rope, const at::Tens
 }
 
 // Gradients of q and k back through rotation and normalisation, in place.
-void unprepare(AttentionBlock& block, const RopeTable& rope, const Parts& g,
-               const at::Tensor& qkv_TC, int64_t sequence) {
+void unprepare(AttentionBlock& block, const RopeTable& rope, const Qkv& g, const at::Tensor& qkv_TC,
+               int64_t sequence) {
   const model::Attention& a = block.shape;
   if (a.rotary) {
     rotate_(by_head(g.q, a), rope, sequence, true);
     rotate_(by_head(g.k, a), rope, sequence, true);
   }
   if (block.q_norm == nullptr) return;
-  const Parts raw = parts(qkv_TC, a);
+  const Qkv raw = parts(qkv_TC, a);
   rms_norm_backward_(norm_rows(g.q, a), norm_rows(raw.q, a), block.q_norm->value, block.epsilon,
                      block.q_norm->gradient, block.q_norm->beta());
   rms_norm_backward_(norm_rows(g.k, a), norm_rows(raw.k, a), block.k_norm->value, block.epsilon,
@@ -103,13 +103,13 @@ at::Tensor project(const AttentionBlock& block, const at::Tensor& x_TD) {
   }
   const int64_t width = query_width(block.shape) + 2 * key_width(block.shape);
   at::Tensor qkv_TC = at::empty({x_TD.size(0), width}, x_TD.options());
-  const Parts to = parts(qkv_TC, block.shape);
-  const Parts weight = rows_of(block, &Weight::value, *block.qkv, block.kv);
+  const Qkv to = parts(qkv_TC, block.shape);
+  const Qkv weight = rows_of(block, &Weight::value, *block.qkv, block.kv);
   product_out(to.q, xn_TD, weight.q.t());
   product_out(to.k, xn_TD, weight.k.t());
   product_out(to.v, xn_TD, weight.v.t());
   if (block.qkv_bias != nullptr) {
-    const Parts bias = rows_of(block, &Weight::value, *block.qkv_bias, block.kv_bias);
+    const Qkv bias = rows_of(block, &Weight::value, *block.qkv_bias, block.kv_bias);
     to.q.add_(bias.q);
     to.k.add_(bias.k);
     to.v.add_(bias.v);
@@ -118,13 +118,13 @@ at::Tensor project(const AttentionBlock& block, const at::Tensor& x_TD) {
 }
 
 // From the gradients of q, k and v to the weight's gradient and the gradient of norm(x).
-at::Tensor project_back(AttentionBlock& block, const Parts& g, const at::Tensor& x_TD, Tape& tape) {
+at::Tensor project_back(AttentionBlock& block, const Qkv& g, const at::Tensor& x_TD, Tape& tape) {
   tape.weights_part([&block, g, x_TD] {
     {
       const double beta = block.qkv->beta();
       const double kv_beta = block.kv != nullptr ? beta_of_some_rows(*block.kv) : beta;
       const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
-      const Parts gradient = rows_of(block, &Weight::gradient, *block.qkv, block.kv);
+      const Qkv gradient = rows_of(block, &Weight::gradient, *block.qkv, block.kv);
       accumulate(gradient.q, beta, g.q, xn_TD);
       accumulate(gradient.k, kv_beta, g.k, xn_TD);
       accumulate(gradient.v, kv_beta, g.v, xn_TD);
@@ -132,12 +132,12 @@ at::Tensor project_back(AttentionBlock& block, const Parts& g, const at::Tensor&
     if (block.qkv_bias == nullptr) return;
     const double beta = block.qkv_bias->beta();
     const double kv_beta = block.kv_bias != nullptr ? beta_of_some_rows(*block.kv_bias) : beta;
-    const Parts gradient = rows_of(block, &Weight::gradient, *block.qkv_bias, block.kv_bias);
+    const Qkv gradient = rows_of(block, &Weight::gradient, *block.qkv_bias, block.kv_bias);
     accumulate_rows(gradient.q, beta, g.q);
     accumulate_rows(gradient.k, kv_beta, g.k);
     accumulate_rows(gradient.v, kv_beta, g.v);
   });
-  const Parts weight = rows_of(block, &Weight::value, *block.qkv, block.kv);
+  const Qkv weight = rows_of(block, &Weight::value, *block.qkv, block.kv);
   at::Tensor gxn_TD = product(g.q, weight.q);
   product_out(gxn_TD, g.k, weight.k, 1);
   product_out(gxn_TD, g.v, weight.v, 1);
@@ -163,7 +163,7 @@ at::Tensor attention_forward(AttentionBlock& block, const RopeTable& rope, const
   const at::Tensor qkv_TC = project(block, x_TD);
   CausalAttention done;
   {
-    const Parts p = prepare(block, rope, qkv_TC, sequence, false);
+    const Qkv p = prepare(block, rope, qkv_TC, sequence, false);
     done = causal_attention(by_sequence(p.q, a, sequence), by_sequence(p.k, a, sequence),
                             by_sequence(p.v, a, sequence));
   }
@@ -182,10 +182,10 @@ at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
                    log_sum_exp = tape.saved.at(2);
   tape.saved.clear();
   tape.weights_part([&block, gx1_TD, out_TC] { add_output_gradient(block, gx1_TD, out_TC); });
-  Parts g;
+  Qkv g;
   {
     const at::Tensor g_out_TC = product(gx1_TD, block.output->value);
-    const Parts p = prepare(block, rope, qkv_TC, sequence, true);
+    const Qkv p = prepare(block, rope, qkv_TC, sequence, true);
     const auto gradients = causal_attention_backward(
         by_sequence(g_out_TC, a, sequence), by_sequence(p.q, a, sequence),
         by_sequence(p.k, a, sequence), by_sequence(p.v, a, sequence),
@@ -219,7 +219,7 @@ at::Tensor heads_of(const at::Tensor& x_BSC, const model::Attention& a) {
 Projected projection_forward(AttentionBlock& block, const RopeTable& rope, const at::Tensor& x_TD,
                              int64_t own_sequence, Tape* tape) {
   const model::Attention& a = block.shape;
-  const Parts weight = rows_of(block, &Weight::value, *block.qkv, block.kv);
+  const Qkv weight = rows_of(block, &Weight::value, *block.qkv, block.kv);
   const at::Tensor xn_TD = rms_norm(x_TD, block.norm->value, block.epsilon);
   Projected p{product(xn_TD, weight.q.t()),
               at::empty({x_TD.size(0), 2 * key_width(a)}, x_TD.options())};
@@ -227,7 +227,7 @@ Projected projection_forward(AttentionBlock& block, const RopeTable& rope, const
   product_out(keys, xn_TD, weight.k.t());
   product_out(values, xn_TD, weight.v.t());
   if (block.qkv_bias != nullptr) {
-    const Parts bias = rows_of(block, &Weight::value, *block.qkv_bias, block.kv_bias);
+    const Qkv bias = rows_of(block, &Weight::value, *block.qkv_bias, block.kv_bias);
     p.queries.add_(bias.q);
     keys.add_(bias.k);
     values.add_(bias.v);
@@ -252,7 +252,7 @@ at::Tensor projection_backward(AttentionBlock& block, const RopeTable& rope, con
                                const at::Tensor& gx1_TD, const at::Tensor& x_TD,
                                int64_t own_sequence, Tape& tape) {
   const model::Attention& a = block.shape;
-  Parts parts{g.queries, keys_of(g.keys_and_values), values_of(g.keys_and_values)};
+  Qkv parts{g.queries, keys_of(g.keys_and_values), values_of(g.keys_and_values)};
   if (a.rotary) {
     rotate_(by_head(parts.q, a), rope, own_sequence, true);
     rotate_(by_head(parts.k, a), rope, own_sequence, true);

@@ -8,12 +8,6 @@
 namespace piper::nn {
 namespace {
 
-at::Tensor heads_last(const at::Tensor& x_BHSd) { return x_BHSd.transpose(1, 2).contiguous(); }
-
-at::Tensor repeat_heads(const at::Tensor& x, int64_t num_heads) {
-  return x.repeat_interleave(num_heads / x.size(1), 1);
-}
-
 // Sums the query heads that share a key head.
 at::Tensor sum_heads(const at::Tensor& g, int64_t num_kv_heads) {
   return g.unflatten(1, {num_kv_heads, -1}).sum(2);
@@ -66,6 +60,12 @@ CausalAttention put_together(const CausalAttention& own, const CausalAttention& 
 }
 
 }  // namespace
+
+at::Tensor heads_last(const at::Tensor& x_BHSd) { return x_BHSd.transpose(1, 2).contiguous(); }
+
+at::Tensor repeat_heads(const at::Tensor& x, int64_t num_heads) {
+  return x.size(1) == num_heads ? x : x.repeat_interleave(num_heads / x.size(1), 1);
+}
 
 CausalAttention causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  double scale) {

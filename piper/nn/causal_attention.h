@@ -73,4 +73,9 @@ CausalAttentionGradients attention_block_backward_plain(const at::Tensor& g_out,
                                                         const CausalAttention& forward,
                                                         bool causal = true, double scale = 0);
 
+// [B, H, S, d] as [B, S, H, d], contiguous.
+at::Tensor heads_last(const at::Tensor& x_BHSd);
+// [B, Hkv, S, d] with every key head once for each query head that reads it.
+at::Tensor repeat_heads(const at::Tensor& x, int64_t num_heads);
+
 }  // namespace piper::nn

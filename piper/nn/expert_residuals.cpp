@@ -10,9 +10,9 @@ namespace {
 constexpr int64_t kPiece = int64_t{1} << 16;  // elements: less than a megabyte beside them
 
 // The parts of a message, as bytes.
-struct Parts {
+struct CodedRows {
   at::Tensor values, places;
-  Parts(const at::Tensor& message, int64_t blocks, const strategy::ResidualCode& code) {
+  CodedRows(const at::Tensor& message, int64_t blocks, const strategy::ResidualCode& code) {
     const at::Tensor bytes = message.view(at::kByte);
     const int64_t kept = blocks * code.kept;
     values = bytes.narrow(0, 0, kept * code.value_bytes);
@@ -38,7 +38,7 @@ at::Tensor encode_residuals(const at::Tensor& now, const at::Tensor& told,
   const at::Tensor message =
       at::zeros({code.bytes_of(now.numel()) / 2}, now.options().dtype(at::kShort));
   const int64_t blocks = now.numel() / code.block, kept = code.kept;
-  const Parts parts(message, blocks, code);
+  const CodedRows parts(message, blocks, code);
   const at::ScalarType main = main_type(now.scalar_type());
   in_pieces(blocks, code, [&](int64_t first, int64_t count) {
     const auto piece = [&](const at::Tensor& of) {
@@ -60,7 +60,7 @@ void decode_residuals_(at::Tensor told, const at::Tensor& sent,
   PIPER_CHECK(told.numel() % code.block == 0 && sent.numel() * 2 == code.bytes_of(told.numel()),
               "a message of another share");
   const int64_t blocks = told.numel() / code.block, kept = code.kept;
-  const Parts parts(sent, blocks, code);
+  const CodedRows parts(sent, blocks, code);
   in_pieces(blocks, code, [&](int64_t first, int64_t count) {
     // In memory of their own, where values are aligned.
     const at::Tensor values =

@@ -110,9 +110,9 @@ bool is_aligned(const at::Tensor& matrices) {
          matrices.size(1) * element % kAlignedBytes == 0 && begins_aligned(matrices);
 }
 
-using Trials = DeviceTrials<at::ScalarType, bool>;
-Trials& trials() {
-  static Trials all;
+using GroupedTrials = DeviceTrials<at::ScalarType, bool>;
+GroupedTrials& grouped_trials() {
+  static GroupedTrials all;
   return all;
 }
 
@@ -156,7 +156,7 @@ bool computes_right(const at::Device& device, at::ScalarType dtype) {
 }
 
 // Set by choose_grouped_products() alone.
-cost::GroupedChoice& measured_choice() {
+cost::GroupedChoice& grouped_choice() {
   static cost::GroupedChoice choice;
   return choice;
 }
@@ -171,18 +171,18 @@ cost::ExpertsSize size_of(const ExpertsBlock& block, int64_t num_rows) {
 
 }  // namespace
 
-void choose_grouped_products(const cost::GroupedChoice& choice) { measured_choice() = choice; }
+void choose_grouped_products(const cost::GroupedChoice& choice) { grouped_choice() = choice; }
 
 bool try_grouped_products(const at::Device& device, at::ScalarType dtype) {
   if (device.is_cpu()) return false;
-  return trials().once(device, dtype, [&] {
+  return grouped_trials().once(device, dtype, [&] {
     return has_one_launch(device, dtype) &&
            succeeds(device, [&] { return computes_right(device, dtype); });
   });
 }
 
 std::vector<std::string> grouped_products_found() {
-  return trials().lines([](at::ScalarType dtype, bool works) {
+  return grouped_trials().lines([](at::ScalarType dtype, bool works) {
     return fmt::format("experts, {}: {}", at::toString(dtype),
                        works ? "one product" : "one by one");
   });
@@ -195,8 +195,8 @@ bool computes_grouped(const ExpertsBlock& block, const at::Tensor& rows_RD) {
 bool computes_grouped(const ExpertsBlock& block, int64_t num_rows, const at::TensorOptions& rows) {
   if (rows.device().is_cpu() || num_rows == 0 || block.copied_gate_up != nullptr) return false;
   return is_aligned(block.gate_up->value) && is_aligned(block.down->value) &&
-         trials().found(rows.device(), c10::typeMetaToScalarType(rows.dtype())) &&
-         measured_choice().of(size_of(block, num_rows));
+         grouped_trials().found(rows.device(), c10::typeMetaToScalarType(rows.dtype())) &&
+         grouped_choice().of(size_of(block, num_rows));
 }
 
 at::Tensor grouped_forward(ExpertsBlock& block, const at::Tensor& received_RD,

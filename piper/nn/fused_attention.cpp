@@ -12,12 +12,6 @@
 namespace piper::nn {
 namespace {
 
-at::Tensor heads_last(const at::Tensor& x_BHSd) { return x_BHSd.transpose(1, 2).contiguous(); }
-
-at::Tensor repeat_heads(const at::Tensor& x, int64_t num_heads) {
-  return x.size(1) == num_heads ? x : x.repeat_interleave(num_heads / x.size(1), 1);
-}
-
 // The memory-efficient kernel's log-sum-exps are padded: its backward wants them so.
 constexpr int64_t kPaddedRows = 32;
 
@@ -67,9 +61,9 @@ CausalAttentionGradients memory_efficient_backward(const at::Tensor& g_out, cons
 
 // --- which there are ---
 
-using Trials = DeviceTrials<FusedShape, FusedAttention>;
-Trials& trials() {
-  static Trials all;
+using KernelTrials = DeviceTrials<FusedShape, FusedAttention>;
+KernelTrials& kernel_trials() {
+  static KernelTrials all;
   return all;
 }
 
@@ -130,7 +124,7 @@ bool works(FusedAttention kernel, const at::Device& device, const FusedShape& sh
 
 FusedAttention try_fused_attention(const at::Device& device, const FusedShape& shape) {
   if (device.is_cpu() || shape.dtype == at::kDouble) return FusedAttention::kNone;
-  return trials().once(device, shape, [&] {
+  return kernel_trials().once(device, shape, [&] {
     const bool flash_may = shape.dtype == at::kBFloat16 && shape.key_width == shape.value_width;
     for (const FusedAttention kernel : {FusedAttention::kFlash, FusedAttention::kMemoryEfficient})
       if ((kernel != FusedAttention::kFlash || flash_may) && works(kernel, device, shape))
@@ -141,7 +135,7 @@ FusedAttention try_fused_attention(const at::Device& device, const FusedShape& s
 
 std::vector<std::string> fused_attention_found() {
   constexpr const char* kNames[] = {"plain", "flash", "memory-efficient"};
-  return trials().lines([&](const FusedShape& shape, FusedAttention kernel) {
+  return kernel_trials().lines([&](const FusedShape& shape, FusedAttention kernel) {
     return fmt::format(
         "attention, {}, heads of {}{}{}: {}", at::toString(shape.dtype), shape.key_width,
         shape.value_width != shape.key_width ? fmt::format(" and {}", shape.value_width) : "",
@@ -152,10 +146,10 @@ std::vector<std::string> fused_attention_found() {
 
 FusedAttention fused_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   if (q.is_cpu()) return FusedAttention::kNone;
-  return trials().found(q.device(), {.dtype = q.scalar_type(),
-                                     .key_width = k.size(3),
-                                     .value_width = v.size(3),
-                                     .queries_per_key = q.size(1) / k.size(1)});
+  return kernel_trials().found(q.device(), {.dtype = q.scalar_type(),
+                                            .key_width = k.size(3),
+                                            .value_width = v.size(3),
+                                            .queries_per_key = q.size(1) / k.size(1)});
 }
 
 CausalAttention fused_block(FusedAttention kernel, const at::Tensor& q, const at::Tensor& k,

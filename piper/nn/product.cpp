@@ -128,9 +128,9 @@ void mm_by_libtorch(const at::Tensor& out, const at::Tensor& a, const at::Tensor
     at::addmm_out(to, out, a, b, beta, 1.0);
 }
 
-using Trials = DeviceTrials<at::ScalarType, bool>;
-Trials& trials() {
-  static Trials all;
+using ProductTrials = DeviceTrials<at::ScalarType, bool>;
+ProductTrials& product_trials() {
+  static ProductTrials all;
   return all;
 }
 
@@ -148,7 +148,7 @@ void wide_product_out(const at::Tensor& out, const at::Tensor& a, const at::Tens
 void main_product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                       double beta) {
   if (out.is_cuda() && out.scalar_type() == at::kFloat &&
-      trials().found(out.device(), a.scalar_type()))
+      product_trials().found(out.device(), a.scalar_type()))
     return wide_product_out(out, a, b, beta);
   for (int64_t first = 0; first < out.size(0); first += cost::kGradientRowsAtOnce) {
     const int64_t count = std::min(cost::kGradientRowsAtOnce, out.size(0) - first);
@@ -238,13 +238,13 @@ bool adds_unrounded(const at::Device& device, const MainProduct& product) {
 
 bool try_main_products(const at::Device& device) {
   if (!device.is_cuda()) return false;
-  return trials().once(device, at::kBFloat16, [&] {
+  return product_trials().once(device, at::kBFloat16, [&] {
     return succeeds(device, [&] { return adds_unrounded(device, wide_product_out); });
   });
 }
 
 std::vector<std::string> main_products_found() {
-  return trials().lines([](at::ScalarType dtype, bool works) {
+  return product_trials().lines([](at::ScalarType dtype, bool works) {
     return fmt::format("gradients of {}: {}", at::toString(dtype),
                        works ? "added in fp32 by the product" : "rounded, then added");
   });

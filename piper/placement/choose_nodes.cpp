@@ -15,8 +15,6 @@ using Nodes = std::vector<int32_t>;
 constexpr int64_t kMostWays = 300;       // ways to draw from innermost units that are all priced
 constexpr int64_t kMostExchanges = 400;  // of the search from the best candidate
 constexpr double kBetter = 1 - 1e-9;
-// For comparing choices; the one that is taken is placed with all care by whoever asked.
-constexpr PlaceOptions kQuick{.max_swaps = 200'000, .max_branches = 30'000};
 
 // Free nodes that are alike: of one innermost unit and size.
 struct Pool {
@@ -73,7 +71,7 @@ class Chooser {
   Price price(const Nodes& nodes) const {
     const Slots slots = slots_of(allocation_, nodes);
     if (slots.size() < num_ranks_) return {};
-    const Placing placing = place_ranks(slots, groups_, num_ranks_, kQuick);
+    const Placing placing = place_ranks(slots, groups_, num_ranks_, kQuickPlacing);
     return {placing.seconds, placing.is_best};
   }
 

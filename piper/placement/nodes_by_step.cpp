@@ -8,7 +8,6 @@
 namespace piper::placement {
 namespace {
 
-constexpr PlaceOptions kQuick{.max_swaps = 200'000, .max_branches = 30'000};
 constexpr double kShorter = 1 - 1e-9;
 
 cluster::Allocation restricted(const cluster::Allocation& allocation,
@@ -30,7 +29,8 @@ StepChoice choose_nodes_by_step(const cluster::Allocation& allocation, int64_t c
     const cluster::Allocation part = restricted(allocation, nodes);
     const Slots slots = slots_of(part);
     if (slots.size() < num_ranks) return double{INFINITY};
-    return place_step(part, slots, model, strategy, exposed, predicted_seconds, kQuick).seconds;
+    return place_step(part, slots, model, strategy, exposed, predicted_seconds, kQuickPlacing)
+        .seconds;
   };
   StepChoice best{.choice = choose_nodes(allocation, count, groups, num_ranks)};
   best.step_seconds = best.by_bytes_seconds = step_on(best.choice.nodes);
@@ -41,7 +41,8 @@ StepChoice choose_nodes_by_step(const cluster::Allocation& allocation, int64_t c
     best.choice.is_best = false;  // other links are less busy
     best.choice.num_units = units_of(allocation, nodes);
     best.choice.seconds =
-        place_ranks(slots_of(restricted(allocation, nodes)), groups, num_ranks, kQuick).seconds;
+        place_ranks(slots_of(restricted(allocation, nodes)), groups, num_ranks, kQuickPlacing)
+            .seconds;
   };
   const NodeChoice by_waiting = choose_nodes(
       allocation, count, by_waiting_of(allocation.machine, groups, exposed, num_ranks), num_ranks);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr auto kExperts = static_cast<size_t>(Axis::kExpert);
 constexpr int64_t kMostSimulatedOfStep = 50'000;  // messages: some 0.1 s, for each order
-constexpr double kSame = 1e-9;
+constexpr double kSameStep = 1e-9;
 // Of bytes that nobody waits for, in seconds of a step for a second of busy links: of orders that
 // wait alike the one with less busy links; and what is hidden may come to light where it is torn
 // apart.
@@ -189,7 +189,7 @@ PlacedStep place_step(const cluster::Allocation& allocation, const Slots& slots,
   PlacedStep placed{.placing = place_ranks(slots, groups, num_ranks, options)};
   placed.seconds = placed.by_bytes_seconds = step(placed.placing.ranks);
   const auto keep = [&](const RankSlots& ranks, double seconds) {
-    if (seconds >= placed.seconds * (1 - kSame)) return;
+    if (seconds >= placed.seconds * (1 - kSameStep)) return;
     placed.seconds = seconds;
     placed.placing.ranks = ranks;
     placed.placing.seconds = price_placement(slots, groups, ranks).seconds;

@@ -47,7 +47,7 @@ class Simulated {
   collective::Topology topology_;
 };
 
-constexpr double kMostPieces = 64;  // of a message
+constexpr double kMostMessagePieces = 64;  // of a message
 
 bool is_simulatable(const cost::Group& group, const cost::ExchangeLoad& load,
                     const cost::FixedAllToAll& fixed) {
@@ -63,7 +63,7 @@ std::vector<AllToAllConfig> beside(const AllToAllConfig& config, bool is_hot,
   std::vector<AllToAllConfig> all{{config.algorithm, 0}};
   if (config.chunk_bytes == 0) return all;
   int64_t chunk = std::max<int64_t>(1, config.chunk_bytes / 2);
-  while (static_cast<double>(chunk) * kMostPieces < largest_message) chunk *= 2;
+  while (static_cast<double>(chunk) * kMostMessagePieces < largest_message) chunk *= 2;
   for (int i = 0; i < (is_hot ? 7 : 4); ++i, chunk *= 2)
     if (static_cast<double>(chunk) < largest_message) all.push_back({config.algorithm, chunk});
   return all;

@@ -10,8 +10,6 @@
 namespace piper::plan {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 auto order(const Candidate& c) {
   const strategy::Mesh& m = c.strategy.mesh;
   return std::tuple(c.estimate.seconds, c.estimate.peak_bytes, m.pp, m.tp, m.cp, m.ep, m.etp, m.vpp,

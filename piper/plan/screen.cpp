@@ -9,8 +9,6 @@
 namespace piper::plan {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 using strategy::PipelineSchedule;
 using strategy::Strategy;
 

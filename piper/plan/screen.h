@@ -10,7 +10,6 @@
 #include <piper/strategy/strategy.h>
 
 #include <cstddef>
-#include <limits>
 #include <vector>
 
 namespace piper::plan {
@@ -22,8 +21,8 @@ bool screens(const Request& request);
 struct ShapeScore {
   size_t shape = 0;  // a number
   Family family = Family::kDataAndExperts;
-  double seconds = std::numeric_limits<double>::infinity();  // of the fastest that may fit
-  double bytes = std::numeric_limits<double>::infinity();    // of the smallest that was looked at
+  double seconds = kInfinity;  // of the fastest that may fit
+  double bytes = kInfinity;    // of the smallest that was looked at
 };
 // `strategy`: with the shape's mesh, micro-batch, exchange and order of its mixture layers.
 std::vector<ShapeScore> scores_of(const Request& request, cost::Estimator& estimator, size_t shape,

@@ -33,8 +33,6 @@ using strategy::Placement;
 using strategy::Recompute;
 using strategy::Strategy;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 // Shapes of a round, after so many: a part of those, so that a bar of yesterday costs little, but
 // enough for many threads to share. Nothing of the machine is in it.
 int64_t round_size(int64_t num_visited) {

@@ -40,6 +40,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -47,6 +48,8 @@
 #include <vector>
 
 namespace piper::plan {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Axes that the user has decided. Empty: the search decides.
 struct FixedAxes {

@@ -9,7 +9,7 @@
 namespace piper::report {
 namespace {
 
-constexpr double kMaxNumber = std::numeric_limits<double>::max();
+constexpr double kMaxCompared = std::numeric_limits<double>::max();
 constexpr int64_t kMaxBytes = std::numeric_limits<int64_t>::max();
 
 template <class Number>
@@ -17,9 +17,9 @@ void put(Json& json, const char* key, const std::optional<Number>& value) {
   if (value) json[key] = *value;
 }
 
-std::optional<double> number(ObjectReader& reader, const char* key) {
+std::optional<double> compared(ObjectReader& reader, const char* key) {
   if (!reader.has(key)) return reader.ignore(key), std::nullopt;
-  return reader.number(key, 0, kMaxNumber);
+  return reader.number(key, 0, kMaxCompared);
 }
 
 std::optional<int64_t> integer(ObjectReader& reader, const char* key) {
@@ -74,8 +74,8 @@ TimeComponent parse_time(const Json& json, const std::string& path, Problems* pr
   ObjectReader reader(json, path, problems);
   TimeComponent component;
   component.name = reader.text("name");
-  component.predicted_seconds = number(reader, "predicted_seconds");
-  component.measured_seconds = number(reader, "measured_seconds");
+  component.predicted_seconds = compared(reader, "predicted_seconds");
+  component.measured_seconds = compared(reader, "measured_seconds");
   reader.refuse_unknown();
   return component;
 }
@@ -113,19 +113,19 @@ Comparison parse_comparison(const Json& json, const std::string& source) {
   Problems problems(source);
   ObjectReader reader(json, "", &problems);
   Comparison comparison;
-  comparison.predicted_step_seconds = number(reader, "predicted_step_seconds");
-  comparison.measured_step_seconds = number(reader, "measured_step_seconds");
-  comparison.predicted_mfu = number(reader, "predicted_mfu");
-  comparison.measured_mfu = number(reader, "measured_mfu");
-  comparison.planned_step_seconds = number(reader, "planned_step_seconds");
-  comparison.expected_step_seconds = number(reader, "expected_step_seconds");
+  comparison.predicted_step_seconds = compared(reader, "predicted_step_seconds");
+  comparison.measured_step_seconds = compared(reader, "measured_step_seconds");
+  comparison.predicted_mfu = compared(reader, "predicted_mfu");
+  comparison.measured_mfu = compared(reader, "measured_mfu");
+  comparison.planned_step_seconds = compared(reader, "planned_step_seconds");
+  comparison.expected_step_seconds = compared(reader, "expected_step_seconds");
   // Runs of before were predicted at an even load.
-  if (const auto even = number(reader, "balanced_step_seconds"); even)
+  if (const auto even = compared(reader, "balanced_step_seconds"); even)
     comparison.expected_step_seconds = even, comparison.expected_load_imbalance = 1;
-  if (const auto expected = number(reader, "expected_load_imbalance"); expected)
+  if (const auto expected = compared(reader, "expected_load_imbalance"); expected)
     comparison.expected_load_imbalance = expected;
-  comparison.measured_load_imbalance = number(reader, "measured_load_imbalance");
-  comparison.machine_slowdown = number(reader, "machine_slowdown");
+  comparison.measured_load_imbalance = compared(reader, "measured_load_imbalance");
+  comparison.machine_slowdown = compared(reader, "machine_slowdown");
   comparison.no_prediction = reader.text("no_prediction", "");
   comparison.measured_step = integer(reader, "measured_step");
   comparison.num_steps = integer(reader, "num_steps");

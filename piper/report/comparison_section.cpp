@@ -14,7 +14,7 @@ namespace {
 // held to. A part of the step is marked when it moves the step by more than kLargeShare besides.
 constexpr double kLargeError = 0.2;
 constexpr double kLargeShare = 0.05;
-constexpr size_t kMaxRanks = 16;
+constexpr size_t kMaxComparedRanks = 16;
 
 using Format = std::string (*)(double);
 
@@ -144,7 +144,7 @@ std::string comparison_section(const Comparison* comparison) {
     rows.add_part(time.name, time.predicted_seconds, time.measured_seconds,
                   comparison->measured_step_seconds);
   rows.add("MFU", comparison->predicted_mfu, comparison->measured_mfu, format_percent);
-  const size_t num_shown = std::min(comparison->ranks.size(), kMaxRanks);
+  const size_t num_shown = std::min(comparison->ranks.size(), kMaxComparedRanks);
   for (size_t i = 0; i < num_shown; ++i) add_memory(rows, comparison->ranks[i]);
   if (rows.table().rows.empty()) return absent("Neither side of the comparison has a figure.");
   return why_unpredicted(*comparison) + to_html(rows.table()) +

@@ -21,7 +21,7 @@ using cluster::CurvePoint;
 
 constexpr std::array kClasses = {"series-a", "series-b", "series-c", "series-d"};
 constexpr int kFitPoints = 64;
-constexpr size_t kMaxRows = 400;  // of one curve's table
+constexpr size_t kMaxTableRows = 400;  // of one curve's table
 
 std::string rate_text(const std::string& unit, double rate) {
   if (unit == "flops") return format_flops_per_second(rate);
@@ -170,7 +170,7 @@ std::string points_table(const Curve& curve) {
   for (const char* column : {"rate", "median", "95 % interval", "samples", "outliers", "worst"})
     table.columns.push_back({column, Align::kRight});
   if (curve.fit) table.columns.push_back({"residual", Align::kRight});
-  for (size_t i = 0; i < std::min(curve.points.size(), kMaxRows); ++i) {
+  for (size_t i = 0; i < std::min(curve.points.size(), kMaxTableRows); ++i) {
     const CurvePoint& p = curve.points[i];
     HtmlTable::Row row;
     for (const double at : p.at) row.cells.push_back({fmt::format("{:.6g}", at)});

@@ -14,7 +14,7 @@
 namespace piper::report {
 namespace {
 
-constexpr double kWidth = 1080, kLeft = 84, kRight = 120, kTop = 4;
+constexpr double kHeatLeft = 84, kHeatRight = 120, kHeatTop = 4;
 constexpr int kNumShades = 9;  // classes heat-0 .. heat-8, heat-4 = balanced
 
 // The shade of a load relative to the mean: 0 -> 0, 1 -> the middle, 2 and more -> the last.
@@ -26,17 +26,17 @@ int shade(double load) {
 void draw_layer(Svg& svg, const LayerRows& layer, double y, double height) {
   const double sum = std::accumulate(layer.rows.begin(), layer.rows.end(), 0.0);
   const auto count = static_cast<double>(layer.rows.size());
-  const double width = (kWidth - kLeft - kRight) / count;
+  const double width = (kChartWidth - kHeatLeft - kHeatRight) / count;
   const double gap = width > 6 ? 1 : 0;
   for (size_t e = 0; e < layer.rows.size(); ++e) {
     const double share = sum > 0 ? static_cast<double>(layer.rows[e]) / sum : 0;
     const double load = share * count;
-    svg.rect(kLeft + static_cast<double>(e) * width, y, width - gap, height - 1,
+    svg.rect(kHeatLeft + static_cast<double>(e) * width, y, width - gap, height - 1,
              fmt::format("heat-{}", shade(load)),
              fmt::format("layer {} · expert {}: {} rows, {:.2f} of an even share", layer.layer, e,
                          layer.rows[e], load));
     if (width >= 36 && height >= 16) {
-      svg.text(kLeft + (static_cast<double>(e) + 0.5) * width, y + height / 2 + 3,
+      svg.text(kHeatLeft + (static_cast<double>(e) + 0.5) * width, y + height / 2 + 3,
                fmt::format("{:.2f}", load), Anchor::kMiddle,
                shade(load) == 0 || shade(load) == kNumShades - 1 ? "cell on-dark" : "cell");
     }
@@ -45,22 +45,23 @@ void draw_layer(Svg& svg, const LayerRows& layer, double y, double height) {
 
 std::string heat_map(const std::vector<LayerRows>& layers) {
   const double height = layers.size() <= 16 ? 24 : layers.size() <= 40 ? 14 : 8;
-  const double bottom = kTop + height * static_cast<double>(layers.size());
-  Svg svg(kWidth, bottom + 22, "Rows of every expert of every layer, relative to an even share");
+  const double bottom = kHeatTop + height * static_cast<double>(layers.size());
+  Svg svg(kChartWidth, bottom + 22,
+          "Rows of every expert of every layer, relative to an even share");
   const size_t every = height >= 14 ? 1 : 4;
   size_t widest = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
-    const double y = kTop + height * static_cast<double>(i);
+    const double y = kHeatTop + height * static_cast<double>(i);
     draw_layer(svg, layers[i], y, height);
     widest = std::max(widest, layers[i].rows.size());
     if (i % every != 0) continue;
-    svg.text(kLeft - 10, y + height / 2 + 4, fmt::format("layer {}", layers[i].layer), Anchor::kEnd,
-             "tick");
-    svg.text(kWidth - kRight + 10, y + height / 2 + 4,
+    svg.text(kHeatLeft - 10, y + height / 2 + 4, fmt::format("layer {}", layers[i].layer),
+             Anchor::kEnd, "tick");
+    svg.text(kChartWidth - kHeatRight + 10, y + height / 2 + 4,
              fmt::format("busiest × {:.2f}", layers[i].imbalance()), Anchor::kStart, "tick");
   }
-  svg.text((kLeft + kWidth - kRight) / 2, bottom + 16, fmt::format("expert 0 to {}", widest - 1),
-           Anchor::kMiddle, "label");
+  svg.text((kHeatLeft + kChartWidth - kHeatRight) / 2, bottom + 16,
+           fmt::format("expert 0 to {}", widest - 1), Anchor::kMiddle, "label");
   return svg.finish();
 }
 
@@ -80,24 +81,25 @@ std::string load_map(const ExpertRows& load) {
 std::string time_map(const ExpertRows& load, const LayerRows& layer) {
   const auto experts = static_cast<double>(layer.rows.size());
   const double height = std::clamp(160 / experts, 3.0, 16.0);
-  const double width = (kWidth - kLeft - kRight) / static_cast<double>(load.span_ends.size());
-  Svg svg(kWidth, kTop + height * experts + 22,
+  const double width =
+      (kChartWidth - kHeatLeft - kHeatRight) / static_cast<double>(load.span_ends.size());
+  Svg svg(kChartWidth, kHeatTop + height * experts + 22,
           fmt::format("Rows of the experts of layer {} over the steps", layer.layer));
   for (size_t span = 0; span < layer.over_time.size(); ++span) {
     const std::vector<int64_t>& rows = layer.over_time[span];
     const double sum = std::accumulate(rows.begin(), rows.end(), 0.0);
     for (size_t e = 0; e < rows.size(); ++e) {
       const double share = sum > 0 ? static_cast<double>(rows[e]) / sum * experts : 0;
-      svg.rect(kLeft + static_cast<double>(span) * width, kTop + static_cast<double>(e) * height,
-               width - (width > 6 ? 1 : 0), height - (height > 4 ? 1 : 0),
-               fmt::format("heat-{}", shade(share)),
+      svg.rect(kHeatLeft + static_cast<double>(span) * width,
+               kHeatTop + static_cast<double>(e) * height, width - (width > 6 ? 1 : 0),
+               height - (height > 4 ? 1 : 0), fmt::format("heat-{}", shade(share)),
                fmt::format("layer {} · expert {} · up to step {}: {} rows, {:.2f} of an even share",
                            layer.layer, e, load.span_ends[span], rows[e], share));
     }
   }
-  svg.text(kLeft - 10, kTop + height * experts / 2 + 4, fmt::format("layer {}", layer.layer),
-           Anchor::kEnd, "tick");
-  svg.text((kLeft + kWidth - kRight) / 2, kTop + height * experts + 16,
+  svg.text(kHeatLeft - 10, kHeatTop + height * experts / 2 + 4,
+           fmt::format("layer {}", layer.layer), Anchor::kEnd, "tick");
+  svg.text((kHeatLeft + kChartWidth - kHeatRight) / 2, kHeatTop + height * experts + 16,
            fmt::format("step {} to {}; experts 0 to {} from top to bottom", 1,
                        load.span_ends.back(), layer.rows.size() - 1),
            Anchor::kMiddle, "label");

@@ -11,7 +11,8 @@
 namespace piper::report {
 namespace {
 
-constexpr double kWidth = 1080, kHeight = 320, kLeft = 74, kRight = 20, kTop = 14, kBottom = 44;
+constexpr double kFrontHeight = 320, kFrontLeft = 74, kFrontRight = 20, kFrontTop = 14,
+                 kFrontBottom = 44;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 // A little air beyond the data.
@@ -28,9 +29,11 @@ std::string chart(const PlanDocument& plan) {
   const auto [small, large] = std::ranges::minmax(plan.front, by_memory);
   const auto [slow, fast] = std::ranges::minmax(plan.front, by_mfu);
   const double high = std::max(large.peak_bytes, plan.memory_limit_bytes.value_or(0));
-  const Scale x = scale(small.peak_bytes / kGiB, high / kGiB, kLeft, kWidth - kRight);
-  const Scale y = scale(slow.mfu, fast.mfu, kHeight - kBottom, kTop);
-  Svg svg(kWidth, kHeight, "MFU against peak memory of the strategies on the Pareto front");
+  const Scale x =
+      scale(small.peak_bytes / kGiB, high / kGiB, kFrontLeft, kChartWidth - kFrontRight);
+  const Scale y = scale(slow.mfu, fast.mfu, kFrontHeight - kFrontBottom, kFrontTop);
+  Svg svg(kChartWidth, kFrontHeight,
+          "MFU against peak memory of the strategies on the Pareto front");
   for (const double at : ticks(y.low, y.high, 6)) {
     svg.line(x.from, y(at), x.to, y(at), "grid");
     svg.text(x.from - 8, y(at) + 4, format_percent(at), Anchor::kEnd, "tick");
@@ -42,8 +45,8 @@ std::string chart(const PlanDocument& plan) {
   svg.line(x.from, y.from, x.to, y.from, "axis");
   svg.text((x.from + x.to) / 2, y.from + 36, "peak memory of a device", Anchor::kMiddle, "label");
   if (plan.memory_limit_bytes)
-    svg.line(x(*plan.memory_limit_bytes / kGiB), kTop, x(*plan.memory_limit_bytes / kGiB), y.from,
-             "limit", "usable memory " + format_bytes(*plan.memory_limit_bytes));
+    svg.line(x(*plan.memory_limit_bytes / kGiB), kFrontTop, x(*plan.memory_limit_bytes / kGiB),
+             y.from, "limit", "usable memory " + format_bytes(*plan.memory_limit_bytes));
   for (const FrontPoint& p : plan.front)
     svg.circle(x(p.peak_bytes / kGiB), y(p.mfu), p.mfu == fast.mfu ? 7 : 4.5,
                p.mfu == fast.mfu ? "part-1" : "part-0",

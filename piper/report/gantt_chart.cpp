@@ -15,42 +15,43 @@ namespace {
 
 using graph::Stream;
 
-constexpr double kWidth = 1080, kLeft = 130, kRight = 76, kTop = 4;
-constexpr double kCompute = 18, kThin = 4, kGap = 1, kRow = kCompute + 5 * (kThin + kGap) + 7;
+constexpr double kGanttLeft = 130, kGanttRight = 76, kGanttTop = 4;
+constexpr double kCompute = 18, kThin = 4, kGanttGap = 1,
+                 kGanttRow = kCompute + 5 * (kThin + kGanttGap) + 7;
 constexpr double kNarrow = 0.5;  // pixels: a bar below cannot be told from its neighbour
 constexpr double kTouching = 0.25;
 constexpr double kFineGap = 1.5;  // between narrow bars of one class, which are drawn as one, pale
 
 // Top and height of a stream's lane within a rank's row.
 std::pair<double, double> lane_place(Stream stream) {
-  constexpr double kBelow = kCompute + kGap;
+  constexpr double kBelow = kCompute + kGanttGap;
   switch (stream) {
     case Stream::kCompute:
       return {0, kCompute};
     case Stream::kExchange:
       return {kBelow, kThin};
     case Stream::kSend:
-      return {kBelow + kThin + kGap, kThin};
+      return {kBelow + kThin + kGanttGap, kThin};
     case Stream::kReceive:
-      return {kBelow + 2 * (kThin + kGap), kThin};
+      return {kBelow + 2 * (kThin + kGanttGap), kThin};
     case Stream::kStates:
-      return {kBelow + 3 * (kThin + kGap), kThin};
+      return {kBelow + 3 * (kThin + kGanttGap), kThin};
     case Stream::kHost:
-      return {kBelow + 4 * (kThin + kGap), kThin};
+      return {kBelow + 4 * (kThin + kGanttGap), kThin};
   }
   return {0, 0};
 }
 
 double length(const Bar& bar) { return bar.end_seconds - bar.start_seconds; }
 
-class Chart {
+class GanttDrawing {
  public:
-  Chart(const Gantt& gantt, const GanttChartOptions& options)
+  GanttDrawing(const Gantt& gantt, const GanttChartOptions& options)
       : gantt_(gantt),
         ranks_(evenly_chosen(gantt.ranks.size(), options.max_ranks)),
-        x_{0, std::max(options.axis_seconds, gantt.seconds), kLeft, kWidth - kRight},
-        bottom_(kTop + kRow * static_cast<double>(ranks_.size())),
-        svg_(kWidth, bottom_ + 24, options.description) {}
+        x_{0, std::max(options.axis_seconds, gantt.seconds), kGanttLeft, kChartWidth - kGanttRight},
+        bottom_(kGanttTop + kGanttRow * static_cast<double>(ranks_.size())),
+        svg_(kChartWidth, bottom_ + 24, options.description) {}
 
   std::string draw() {
     axis();
@@ -72,13 +73,13 @@ class Chart {
       std::ranges::nth_element(widths, widths.begin() + kMostNamedBars, std::greater());
       named_width_ = widths[kMostNamedBars];
     }
-    double y = kTop;
+    double y = kGanttTop;
     for (size_t i = 0; i < ranks_.size(); ++i) {
       rank(gantt_.ranks[ranks_[i]], lanes[i], y);
-      y += kRow;
+      y += kGanttRow;
     }
     const double end = x_(gantt_.seconds);
-    svg_.line(end, kTop - 4, end, bottom_, "step-end",
+    svg_.line(end, kGanttTop - 4, end, bottom_, "step-end",
               "end of the step: " + format_seconds(gantt_.seconds));
     return svg_.finish();
   }
@@ -86,7 +87,7 @@ class Chart {
  private:
   void axis() {
     for (const double at : ticks(0, x_.high, 8)) {
-      svg_.line(x_(at), kTop, x_(at), bottom_, "grid");
+      svg_.line(x_(at), kGanttTop, x_(at), bottom_, "grid");
       svg_.text(x_(at), bottom_ + 16, format_seconds(at), Anchor::kMiddle, "tick");
     }
   }
@@ -110,7 +111,7 @@ class Chart {
   double pixels(const DrawnBar& drawn) const { return length(drawn.bar) * pixels_per_second_; }
 
   void rank(const GanttRank& rank, const std::vector<Lane>& lanes, double y) {
-    svg_.text(kLeft - 10, y + 14, rank.label, Anchor::kEnd, "label");
+    svg_.text(kGanttLeft - 10, y + 14, rank.label, Anchor::kEnd, "label");
     svg_.rect(x_.from, y, x_(gantt_.seconds) - x_.from, kCompute, "idle");
     for (const Lane& lane : lanes) {
       // By class and fifths of how much of a bar is busy.
@@ -127,7 +128,7 @@ class Chart {
                      static_cast<double>(look.second) / 5);
     }
     const double busy = Gantt::busy_share(rank, gantt_.seconds);
-    svg_.text(kWidth - kRight + 10, y + 14, fmt::format("{:.0f} % busy", busy * 100),
+    svg_.text(kChartWidth - kGanttRight + 10, y + 14, fmt::format("{:.0f} % busy", busy * 100),
               Anchor::kStart, "tick");
   }
 
@@ -195,7 +196,7 @@ std::vector<DrawnBar> merge_narrow(const std::vector<Bar>& bars, double pixels_p
 }
 
 std::string gantt_chart(const Gantt& gantt, const GanttChartOptions& options) {
-  return Chart(gantt, options).draw();
+  return GanttDrawing(gantt, options).draw();
 }
 
 }  // namespace piper::report

@@ -9,11 +9,6 @@
 namespace piper::report {
 namespace {
 
-std::string tile(std::string_view label, std::string_view value, std::string_view note) {
-  return fmt::format("<div class=\"tile\"><span>{}</span><b>{}</b><small>{}</small></div>\n",
-                     escape(label), escape(value), escape(note));
-}
-
 std::string step_tile(const Comparison& c) {
   if (c.measured_step_seconds) {
     const std::string note = c.predicted_step_seconds

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/units.h>
 #include <piper/report/html.h>
 #include <piper/report/style.h>
 
@@ -75,6 +76,15 @@ std::string paragraph(std::string_view text) { return "<p>" + escape(text) + "</
 std::string absent(std::string_view sentence) {
   return "<p class=\"absent\">" + escape(sentence) + "</p>\n";
 }
+
+std::string tile(std::string_view label, std::string_view value, std::string_view note) {
+  return fmt::format("<div class=\"tile\"><span>{}</span><b>{}</b><small>{}</small></div>\n",
+                     escape(label), escape(value), escape(note));
+}
+
+std::string percent(std::optional<double> value) { return value ? format_percent(*value) : "–"; }
+std::string seconds(std::optional<double> value) { return value ? format_seconds(*value) : "–"; }
+std::string bytes(std::optional<double> value) { return value ? format_bytes(*value) : "–"; }
 
 std::string page(std::string_view title, std::string_view html) {
   return fmt::format(

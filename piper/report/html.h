@@ -4,6 +4,7 @@
 
 #include <piper/report/table.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,14 @@ std::string page(std::string_view title, std::string_view html);
 
 // <section id=...> with a heading; `html` is its content.
 std::string section(std::string_view id, std::string_view title, std::string_view html);
+
+// One key figure.
+std::string tile(std::string_view label, std::string_view value, std::string_view note);
+
+// With their unit; a dash where there is none.
+std::string percent(std::optional<double> value);
+std::string seconds(std::optional<double> value);
+std::string bytes(std::optional<double> value);
 
 struct HtmlCell {
   std::string text;

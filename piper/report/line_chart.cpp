@@ -11,14 +11,14 @@
 namespace piper::report {
 namespace {
 
-constexpr double kWidth = 1080, kLeft = 74, kRight = 14, kTop = 12, kBottom = 42;
+constexpr double kLineLeft = 74, kLineRight = 14, kLineTop = 12, kLineBottom = 42;
 using Point = std::pair<double, double>;
 
 bool finite(const Point& point) {
   return std::isfinite(point.first) && std::isfinite(point.second);
 }
 
-struct Bounds {
+struct AxisBounds {
   double low = std::numeric_limits<double>::infinity();
   double high = -std::numeric_limits<double>::infinity();
   void add(double value) {
@@ -116,7 +116,7 @@ void draw_axes(Svg& svg, const LineChart& chart, const Scale& x, const Scale& y)
 
 std::string line_chart(const LineChart& chart) {
   const std::vector<Series> all = placed(chart);
-  Bounds x_bounds, y_bounds;
+  AxisBounds x_bounds, y_bounds;
   for (const Series& series : all) {
     for (const Point& point : series.points) {
       if (!finite(point)) continue;
@@ -128,10 +128,10 @@ std::string line_chart(const LineChart& chart) {
   if (x_bounds.low == x_bounds.high) x_bounds.widen(0);
   y_bounds.widen(0.05);
   if (chart.from_zero) y_bounds.low = 0;
-  const Scale x{x_bounds.low, x_bounds.high, kLeft, kWidth - kRight};
-  const Scale y{y_bounds.low, y_bounds.high, chart.height - kBottom, kTop};
+  const Scale x{x_bounds.low, x_bounds.high, kLineLeft, kChartWidth - kLineRight};
+  const Scale y{y_bounds.low, y_bounds.high, chart.height - kLineBottom, kLineTop};
 
-  Svg svg(kWidth, chart.height, chart.description);
+  Svg svg(kChartWidth, chart.height, chart.description);
   draw_axes(svg, chart, x, y);
   for (const Series& series : all) draw(svg, series, x, y);
   std::vector<LegendEntry> entries;

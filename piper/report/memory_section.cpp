@@ -12,8 +12,9 @@
 namespace piper::report {
 namespace {
 
-constexpr double kWidth = 1080, kLeft = 130, kRight = 190, kBar = 18, kRow = 30, kTop = 6;
-constexpr size_t kMaxRanks = 32;
+constexpr double kMemoryLeft = 130, kMemoryRight = 190, kMemoryBar = 18, kMemoryRow = 30,
+                 kMemoryTop = 6;
+constexpr size_t kMaxMemoryRanks = 32;
 // A limit further than this beyond the fullest rank would squeeze the bars: it is told in words.
 constexpr double kShownLimit = 2.5;
 
@@ -41,18 +42,18 @@ std::string text_of(const char* what, std::optional<int64_t> bytes) {
   return fmt::format("{} {}", what, bytes ? format_bytes(static_cast<double>(*bytes)) : "–");
 }
 
-class Chart {
+class MemoryChart {
  public:
-  Chart(const std::vector<RankComparison>& ranks, double high)
+  MemoryChart(const std::vector<RankComparison>& ranks, double high)
       : ranks_(ranks),
-        x_{0, high, kLeft, kWidth - kRight},
-        bottom_(kTop + kRow * static_cast<double>(ranks.size())),
-        svg_(kWidth, bottom_ + 30, "Memory of every rank by component") {}
+        x_{0, high, kMemoryLeft, kChartWidth - kMemoryRight},
+        bottom_(kMemoryTop + kMemoryRow * static_cast<double>(ranks.size())),
+        svg_(kChartWidth, bottom_ + 30, "Memory of every rank by component") {}
 
   std::string draw() {
     axis();
     for (size_t i = 0; i < ranks_.size(); ++i)
-      rank(ranks_[i], kTop + kRow * static_cast<double>(i));
+      rank(ranks_[i], kMemoryTop + kMemoryRow * static_cast<double>(i));
     return svg_.finish();
   }
 
@@ -62,7 +63,7 @@ class Chart {
     double step = 1;
     while (x_.high / step > 8) step *= 2;
     for (double at = 0; at <= x_.high; at += step) {
-      svg_.line(x_(at), kTop, x_(at), bottom_, "grid");
+      svg_.line(x_(at), kMemoryTop, x_(at), bottom_, "grid");
       svg_.text(x_(at), bottom_ + 16, format_bytes(at), Anchor::kMiddle, "tick");
     }
   }
@@ -70,14 +71,14 @@ class Chart {
   void rank(const RankComparison& rank, double y) {
     std::string label = fmt::format("rank {}", rank.rank);
     if (rank.stage) label += fmt::format(" · stage {}", *rank.stage);
-    svg_.text(kLeft - 10, y + kBar - 4, label, Anchor::kEnd, "label");
+    svg_.text(kMemoryLeft - 10, y + kMemoryBar - 4, label, Anchor::kEnd, "label");
     parts(rank, y);
     mark(rank.limit_bytes, y, "limit", "limit");
     mark(rank.measured_peak_bytes, y, "measured", "measured-mark");
-    svg_.text(kWidth - kRight + 10, y + 8, text_of("predicted", rank.predicted_peak_bytes),
-              Anchor::kStart, "tick");
-    svg_.text(kWidth - kRight + 10, y + 20, text_of("measured", rank.measured_peak_bytes),
-              Anchor::kStart, "tick strong");
+    svg_.text(kChartWidth - kMemoryRight + 10, y + 8,
+              text_of("predicted", rank.predicted_peak_bytes), Anchor::kStart, "tick");
+    svg_.text(kChartWidth - kMemoryRight + 10, y + 20,
+              text_of("measured", rank.measured_peak_bytes), Anchor::kStart, "tick strong");
   }
 
   void parts(const RankComparison& rank, double y) {
@@ -88,8 +89,8 @@ class Chart {
     double from = 0;
     for (size_t i = 0; i < components.size(); ++i) {
       const auto bytes = static_cast<double>(components[i].second);
-      svg_.rect(x_(from), y, x_(from + bytes) - x_(from), kBar, css_class(components[i].first, i),
-                components[i].first + " " + format_bytes(bytes));
+      svg_.rect(x_(from), y, x_(from + bytes) - x_(from), kMemoryBar,
+                css_class(components[i].first, i), components[i].first + " " + format_bytes(bytes));
       from += bytes;
     }
   }
@@ -97,7 +98,7 @@ class Chart {
   void mark(std::optional<int64_t> bytes, double y, const char* what, const char* css_class) {
     if (!bytes || static_cast<double>(*bytes) > x_.high) return;
     const double x = x_(static_cast<double>(*bytes));
-    svg_.line(x, y - 4, x, y + kBar + 4, css_class, text_of(what, bytes));
+    svg_.line(x, y - 4, x, y + kMemoryBar + 4, css_class, text_of(what, bytes));
   }
 
   const std::vector<RankComparison>& ranks_;
@@ -127,7 +128,7 @@ std::string memory_section(const Comparison* comparison) {
   if (comparison == nullptr || comparison->ranks.empty()) {
     return absent("Neither predicted nor measured memory was kept with this run.");
   }
-  const size_t num_shown = std::min(comparison->ranks.size(), kMaxRanks);
+  const size_t num_shown = std::min(comparison->ranks.size(), kMaxMemoryRanks);
   const std::vector<RankComparison> ranks(comparison->ranks.begin(),
                                           comparison->ranks.begin() + static_cast<long>(num_shown));
   const double fullest = largest(ranks);
@@ -140,7 +141,7 @@ std::string memory_section(const Comparison* comparison) {
   std::vector<LegendEntry> marks = entries(ranks);
   if (limit_shown) marks.push_back({"limit", "limit of a rank"});
 
-  std::string out = legend(marks) + Chart(ranks, high * 1.02).draw();
+  std::string out = legend(marks) + MemoryChart(ranks, high * 1.02).draw();
   if (limit && !limit_shown) {
     out += paragraph(fmt::format("The limit of a rank, {}, lies far to the right of this chart.",
                                  format_bytes(static_cast<double>(*limit))));

@@ -11,8 +11,8 @@
 namespace piper::report {
 namespace {
 
-constexpr double kMaxNumber = std::numeric_limits<double>::max();
-constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
+constexpr double kMaxMetric = std::numeric_limits<double>::max();
+constexpr int64_t kMaxCount = std::numeric_limits<int64_t>::max();
 
 std::string text_of(Unit unit, double value) {
   switch (unit) {
@@ -58,16 +58,16 @@ double read(ObjectReader& reader, const Metric& metric) {
   switch (metric.unit) {
     case Unit::kBytes:
     case Unit::kCount:
-      return static_cast<double>(reader.integer(key, 0, kMaxInteger));
+      return static_cast<double>(reader.integer(key, 0, kMaxCount));
     case Unit::kFlag:
       return reader.boolean(key, false);
     case Unit::kNats:
-      return reader.number(key, -kMaxNumber, kMaxNumber);
+      return reader.number(key, -kMaxMetric, kMaxMetric);
     case Unit::kNumber:
     case Unit::kPerSecond:
     case Unit::kFraction:
     case Unit::kSeconds:
-      return reader.number(key, 0, kMaxNumber);
+      return reader.number(key, 0, kMaxMetric);
   }
   PIPER_CHECK(false);
 }
@@ -93,8 +93,8 @@ std::string console_text(const StepMetrics& metrics, size_t row) {
   return text.append(rest);
 }
 
-StepMetrics parse_row(ObjectReader& reader) {
-  StepMetrics metrics{.step = reader.integer("step", 0, kMaxInteger)};
+StepMetrics parse_step(ObjectReader& reader) {
+  StepMetrics metrics{.step = reader.integer("step", 0, kMaxCount)};
   for (size_t row = 0; row < kMetrics.size(); ++row)
     if (reader.has(std::string(kMetrics[row].name)))
       metrics.values[row] = read(reader, kMetrics[row]);
@@ -157,7 +157,7 @@ std::vector<StepMetrics> parse_metrics(std::string_view text, const std::string&
     Problems of_line(place);
     const Json json = parse_json(line, place);
     ObjectReader reader(json, "", &of_line);
-    const StepMetrics row = parse_row(reader);
+    const StepMetrics row = parse_step(reader);
     of_line.finish();
     while (!rows.empty() && rows.back().step >= row.step) rows.pop_back();
     rows.push_back(row);

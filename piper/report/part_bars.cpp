@@ -9,12 +9,12 @@
 namespace piper::report {
 namespace {
 
-constexpr double kWidth = 1080, kLeft = 200, kRight = 130, kBar = 20, kRow = 32, kTop = 6;
-constexpr size_t kNumColours = 10;
+constexpr double kPartLeft = 200, kPartRight = 130, kPartBar = 20, kPartRow = 32, kPartTop = 6;
+constexpr size_t kNumPartColours = 10;
 
-class Chart {
+class PartChart {
  public:
-  explicit Chart(const PartBars& chart) : chart_(chart) {
+  explicit PartChart(const PartBars& chart) : chart_(chart) {
     for (const PartBar& bar : chart.bars) {
       double sum = 0;
       for (const auto& [name, value] : bar.parts) {
@@ -28,17 +28,17 @@ class Chart {
 
   std::string draw() {
     if (high_ <= 0) return "";
-    const double bottom = kTop + kRow * static_cast<double>(chart_.bars.size());
-    const Scale x{0, high_ * 1.02, kLeft, kWidth - kRight};
-    Svg svg(kWidth, bottom + 30, chart_.description);
+    const double bottom = kPartTop + kPartRow * static_cast<double>(chart_.bars.size());
+    const Scale x{0, high_ * 1.02, kPartLeft, kChartWidth - kPartRight};
+    Svg svg(kChartWidth, bottom + 30, chart_.description);
     for (const double at : axis()) {
-      svg.line(x(at), kTop, x(at), bottom, "grid");
+      svg.line(x(at), kPartTop, x(at), bottom, "grid");
       svg.text(x(at), bottom + 16, chart_.format(at), Anchor::kMiddle, "tick");
     }
     for (size_t i = 0; i < chart_.bars.size(); ++i)
-      bar(svg, chart_.bars[i], x, kTop + kRow * static_cast<double>(i));
+      bar(svg, chart_.bars[i], x, kPartTop + kPartRow * static_cast<double>(i));
     if (chart_.limit)
-      svg.line(x(*chart_.limit), kTop - 4, x(*chart_.limit), bottom, "limit",
+      svg.line(x(*chart_.limit), kPartTop - 4, x(*chart_.limit), bottom, "limit",
                fmt::format("{} {}", chart_.limit_name, chart_.format(*chart_.limit)));
     return legend(entries()) + svg.finish();
   }
@@ -46,7 +46,7 @@ class Chart {
  private:
   std::string css_class(const std::string& name) const {
     const auto at = static_cast<size_t>(std::ranges::find(names_, name) - names_.begin());
-    return fmt::format("part-{}", at % kNumColours);
+    return fmt::format("part-{}", at % kNumPartColours);
   }
 
   std::vector<double> axis() const {
@@ -59,16 +59,17 @@ class Chart {
   }
 
   void bar(Svg& svg, const PartBar& bar, const Scale& x, double y) const {
-    svg.text(kLeft - 10, y + kBar - 5, bar.label, Anchor::kEnd, "label");
+    svg.text(kPartLeft - 10, y + kPartBar - 5, bar.label, Anchor::kEnd, "label");
     double from = 0;
     for (const auto& [name, value] : bar.parts) {
       if (value <= 0) continue;
-      svg.rect(x(from), y, x(from + value) - x(from), kBar, css_class(name),
+      svg.rect(x(from), y, x(from + value) - x(from), kPartBar, css_class(name),
                fmt::format("{} {}{}{}", name, chart_.format(value), bar.title.empty() ? "" : "\n",
                            bar.title));
       from += value;
     }
-    svg.text(kWidth - kRight + 12, y + kBar - 5, bar.note, Anchor::kStart, "tick strong");
+    svg.text(kChartWidth - kPartRight + 12, y + kPartBar - 5, bar.note, Anchor::kStart,
+             "tick strong");
   }
 
   std::vector<LegendEntry> entries() const {
@@ -87,6 +88,6 @@ class Chart {
 
 }  // namespace
 
-std::string part_bars(const PartBars& chart) { return Chart(chart).draw(); }
+std::string part_bars(const PartBars& chart) { return PartChart(chart).draw(); }
 
 }  // namespace piper::report

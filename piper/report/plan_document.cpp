@@ -8,17 +8,17 @@
 namespace piper::report {
 namespace {
 
-constexpr double kMaxNumber = 1e30;
-constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
+constexpr double kMaxPlanned = 1e30;
+constexpr int64_t kMaxPlannedCount = std::numeric_limits<int64_t>::max();
 
-std::optional<double> number(ObjectReader& reader, const char* key) {
-  return reader.has(key) ? std::optional(reader.number(key, 0, kMaxNumber)) : std::nullopt;
+std::optional<double> planned(ObjectReader& reader, const char* key) {
+  return reader.has(key) ? std::optional(reader.number(key, 0, kMaxPlanned)) : std::nullopt;
 }
 double number_or_zero(ObjectReader& reader, const char* key) {
-  return reader.number(key, 0, kMaxNumber, 0);
+  return reader.number(key, 0, kMaxPlanned, 0);
 }
 int64_t count(ObjectReader& reader, const char* key) {
-  return reader.integer(key, 0, kMaxInteger, 0);
+  return reader.integer(key, 0, kMaxPlannedCount, 0);
 }
 
 // A name, or an object that carries one.
@@ -88,7 +88,7 @@ std::string further_of(ObjectReader& reader) {
   return words;
 }
 
-PlanRow parse_row(ObjectReader& reader) {
+PlanRow parse_plan_row(ObjectReader& reader) {
   PlanRow row;
   if (const Json* mesh = reader.object("mesh"))
     row.mesh = mesh_of(*mesh);
@@ -103,16 +103,16 @@ PlanRow parse_row(ObjectReader& reader) {
   row.chosen = reader.boolean("chosen", false);
   if (const Json* measured = reader.object("measured")) {
     ObjectReader values(*measured, reader.path("measured"), reader.problems());
-    row.measured_mfu = number(values, "mfu");
-    row.measured_step_seconds = number(values, "step_seconds");
-    row.measured_peak_bytes = number(values, "peak_bytes");
+    row.measured_mfu = planned(values, "mfu");
+    row.measured_step_seconds = planned(values, "step_seconds");
+    row.measured_peak_bytes = planned(values, "peak_bytes");
   }
   const Json* predicted = reader.object("predicted");
   if (predicted == nullptr) return row;
   ObjectReader values(*predicted, reader.path("predicted"), reader.problems());
-  row.mfu = number(values, "mfu");
-  row.step_seconds = number(values, "step_seconds");
-  row.peak_bytes = number(values, "peak_bytes");
+  row.mfu = planned(values, "mfu");
+  row.step_seconds = planned(values, "step_seconds");
+  row.peak_bytes = planned(values, "peak_bytes");
   row.seconds = parts_of(values, "time", "_seconds");
   row.bytes = parts_of(values, "memory", "_bytes");
   std::erase_if(row.bytes, [](const auto& part) { return part.first == "device"; });  // the limit
@@ -122,8 +122,8 @@ PlanRow parse_row(ObjectReader& reader) {
   if (const Json* json = values.object("heavy_load")) {
     ObjectReader heavy(*json, values.path("heavy_load"), reader.problems());
     row.heavy_load = heavy.text("load", "");
-    row.heavy_step_seconds = number(heavy, "step_seconds");
-    row.heavy_peak_bytes = number(heavy, "peak_bytes");
+    row.heavy_step_seconds = planned(heavy, "step_seconds");
+    row.heavy_peak_bytes = planned(heavy, "peak_bytes");
     row.fits_heavy_load = heavy.boolean("fits", false);
   }
   return row;
@@ -133,7 +133,7 @@ std::optional<PlanRow> optional_row(ObjectReader& reader, const char* key) {
   const Json* object = reader.object(key);
   if (object == nullptr) return std::nullopt;
   ObjectReader row(*object, reader.path(key), reader.problems());
-  return parse_row(row);
+  return parse_plan_row(row);
 }
 
 PlanFamily parse_family(ObjectReader& reader) {
@@ -147,23 +147,23 @@ PlanFamily parse_family(ObjectReader& reader) {
 }
 
 FrontPoint parse_front_point(ObjectReader& reader) {
-  return {.mfu = reader.number("mfu", 0, kMaxNumber),
-          .step_seconds = reader.number("step_seconds", 0, kMaxNumber),
-          .peak_bytes = reader.number("peak_bytes", 0, kMaxNumber),
+  return {.mfu = reader.number("mfu", 0, kMaxPlanned),
+          .step_seconds = reader.number("step_seconds", 0, kMaxPlanned),
+          .peak_bytes = reader.number("peak_bytes", 0, kMaxPlanned),
           .strategy = reader.text("strategy", "")};
 }
 
 // Of the best strategy: beside the ranking, or in a single strategy's own predictions.
 void parse_insight(ObjectReader& reader, PlanDocument& plan) {
   if (reader.has("memory_limit_bytes"))
-    plan.memory_limit_bytes = number(reader, "memory_limit_bytes");
+    plan.memory_limit_bytes = planned(reader, "memory_limit_bytes");
   if (const Json* object = reader.object("sensitivity")) {
     ObjectReader values(*object, reader.path("sensitivity"), reader.problems());
     plan.change = values.number("change", 0, 1, 0);
     for_each(values, "inputs", [&](ObjectReader& r) {
       plan.swings.push_back({r.text("input", ""), r.text("value", ""),
-                             r.number("low_mfu", 0, kMaxNumber),
-                             r.number("high_mfu", 0, kMaxNumber)});
+                             r.number("low_mfu", 0, kMaxPlanned),
+                             r.number("high_mfu", 0, kMaxPlanned)});
     });
   }
   if (const Json* object = reader.object("roofline")) {
@@ -193,8 +193,9 @@ void parse_defaults(ObjectReader& reader, PlanDocument& plan) {
 }
 
 void parse_rivals(ObjectReader& reader, PlanDocument& plan) {
-  for_each(reader, "strategies", [&](ObjectReader& r) { plan.ranked.push_back(parse_row(r)); });
-  for_each(reader, "choices", [&](ObjectReader& r) { plan.choices.push_back(parse_row(r)); });
+  for_each(reader, "strategies",
+           [&](ObjectReader& r) { plan.ranked.push_back(parse_plan_row(r)); });
+  for_each(reader, "choices", [&](ObjectReader& r) { plan.choices.push_back(parse_plan_row(r)); });
   for_each(reader, "families", [&](ObjectReader& r) { plan.families.push_back(parse_family(r)); });
   for_each(reader, "pareto", [&](ObjectReader& r) { plan.front.push_back(parse_front_point(r)); });
   for_each(reader, "rejected", [&](ObjectReader& r) {
@@ -208,7 +209,7 @@ void parse_rivals(ObjectReader& reader, PlanDocument& plan) {
 
 // A strategy's own record: the only row.
 void parse_single(ObjectReader& reader, PlanDocument& plan) {
-  plan.ranked.push_back(parse_row(reader));
+  plan.ranked.push_back(parse_plan_row(reader));
   if (const Json* mesh = reader.object("mesh")) {
     ObjectReader axes(*mesh, "mesh", reader.problems());
     plan.num_devices = axes.integer("pp", 1, 1 << 24, 1) * axes.integer("dp", 1, 1 << 24, 1) *

@@ -10,15 +10,6 @@
 namespace piper::report {
 namespace {
 
-std::string percent(std::optional<double> v) { return v ? format_percent(*v) : "–"; }
-std::string seconds(std::optional<double> v) { return v ? format_seconds(*v) : "–"; }
-std::string bytes(std::optional<double> v) { return v ? format_bytes(*v) : "–"; }
-
-std::string tile(std::string_view label, const std::string& value, const std::string& note) {
-  return fmt::format("<div class=\"tile\"><span>{}</span><b>{}</b><small>{}</small></div>\n",
-                     escape(label), escape(value), escape(note));
-}
-
 std::string tiles(const PlanDocument& plan) {
   if (plan.ranked.empty()) return absent("Nothing fits this machine.");
   const PlanRow& best = plan.ranked.front();

@@ -12,8 +12,9 @@
 namespace piper::report {
 namespace {
 
-constexpr double kWidth = 1080, kHeight = 380, kLeft = 100, kRight = 20, kTop = 14, kBottom = 44;
-constexpr size_t kNumColours = 10;
+constexpr double kRoofHeight = 380, kRoofLeft = 100, kRoofRight = 20, kRoofTop = 14,
+                 kRoofBottom = 44;
+constexpr size_t kNumRoofColours = 10;
 
 // Decades are equally wide.
 struct LogScale {
@@ -26,17 +27,18 @@ LogScale log_scale(double low, double high, double from, double to) {
   return {{first, std::max(last, first + 1), from, to}};
 }
 
-std::string css_class(size_t i) { return fmt::format("part-{}", i % kNumColours); }
+std::string css_class(size_t i) { return fmt::format("part-{}", i % kNumRoofColours); }
 
 bool is_drawable(const RoofPoint& p) {
   return p.flops_per_byte > 0 && p.predicted_flops_per_second > 0 &&
          p.attainable_flops_per_second > 0;
 }
 
-class Chart {
+class RoofChart {
  public:
-  explicit Chart(const Roofs& roofs)
-      : roofs_(roofs), svg_(kWidth, kHeight, "Roofline of the model's parts on one device") {
+  explicit RoofChart(const Roofs& roofs)
+      : roofs_(roofs),
+        svg_(kChartWidth, kRoofHeight, "Roofline of the model's parts on one device") {
     double left = ridge(roofs.peak_flops_per_second), right = left,
            low = roofs.peak_flops_per_second, high = low;
     for (const RoofPoint& p : roofs.points) {
@@ -46,8 +48,8 @@ class Chart {
       low = std::min({low, p.predicted_flops_per_second, p.attainable_flops_per_second});
       high = std::max(high, p.peak_flops_per_second);
     }
-    x_ = log_scale(left / 3, right * 3, kLeft, kWidth - kRight);
-    y_ = log_scale(low / 2, high * 1.5, kHeight - kBottom, kTop);
+    x_ = log_scale(left / 3, right * 3, kRoofLeft, kChartWidth - kRoofRight);
+    y_ = log_scale(low / 2, high * 1.5, kRoofHeight - kRoofBottom, kRoofTop);
   }
 
   std::string draw() {
@@ -70,11 +72,11 @@ class Chart {
     }
     for (double d = x_.decades.low; d <= x_.decades.high; ++d) {
       const double at = std::pow(10.0, d);
-      svg_.line(x_(at), kTop, x_(at), y_.decades.from, "grid");
+      svg_.line(x_(at), kRoofTop, x_(at), y_.decades.from, "grid");
       svg_.text(x_(at), y_.decades.from + 17, fmt::format("{:g}", at), Anchor::kMiddle, "tick");
     }
-    svg_.text((kLeft + kWidth - kRight) / 2, kHeight - 8, "FLOPs a byte of memory traffic",
-              Anchor::kMiddle, "label");
+    svg_.text((kRoofLeft + kChartWidth - kRoofRight) / 2, kRoofHeight - 8,
+              "FLOPs a byte of memory traffic", Anchor::kMiddle, "label");
   }
 
   // The slope of the memory up to the ridge, then the peak; a peak that is drawn already is not
@@ -149,7 +151,7 @@ std::string roofline_section(const PlanDocument& plan) {
              format_flops_per_second(roofs.peak_flops_per_second),
              format_bytes_per_second(roofs.memory_bytes_per_second),
              roofs.peak_flops_per_second / roofs.memory_bytes_per_second)) +
-         legend(parts) + Chart(roofs).draw() + table(roofs);
+         legend(parts) + RoofChart(roofs).draw() + table(roofs);
 }
 
 }  // namespace piper::report

@@ -13,7 +13,7 @@
 namespace piper::report {
 namespace {
 
-constexpr double kWidth = 1080, kLeft = 310, kRight = 40, kBar = 18, kRow = 28, kTop = 8;
+constexpr double kSwingLeft = 310, kSwingRight = 40, kSwingBar = 18, kSwingRow = 28, kSwingTop = 8;
 // Less than this moves nothing that a reader would see: a hundredth of a percent of MFU.
 constexpr double kVisible = 1e-4;
 
@@ -27,7 +27,7 @@ void half(Svg& svg, const Scale& x, double base, double mfu, double y, const std
   if (mfu == base) return;
   const double from = x(std::min(base, mfu)), to = x(std::max(base, mfu));
   svg.rect(
-      from, y, to - from, kBar, mfu > base ? "gain" : "loss",
+      from, y, to - from, kSwingBar, mfu > base ? "gain" : "loss",
       fmt::format("{}: {} MFU ({:+.2f} points)", title, format_percent(mfu), 100 * (mfu - base)));
 }
 
@@ -38,23 +38,23 @@ std::string chart(const std::vector<InputSwing>& swings, double base, double cha
     high = std::max({high, s.low_mfu, s.high_mfu});
   }
   const double air = 0.04 * std::max(high - low, 1e-6);
-  const Scale x{low - air, high + air, kLeft, kWidth - kRight};
-  const double bottom = kTop + kRow * static_cast<double>(swings.size());
-  Svg svg(kWidth, bottom + 30, "MFU with each input changed alone, the widest swing first");
+  const Scale x{low - air, high + air, kSwingLeft, kChartWidth - kSwingRight};
+  const double bottom = kSwingTop + kSwingRow * static_cast<double>(swings.size());
+  Svg svg(kChartWidth, bottom + 30, "MFU with each input changed alone, the widest swing first");
   for (const double at : ticks(x.low, x.high, 8)) {
-    svg.line(x(at), kTop, x(at), bottom, "grid");
+    svg.line(x(at), kSwingTop, x(at), bottom, "grid");
     svg.text(x(at), bottom + 16, format_percent(at), Anchor::kMiddle, "tick");
   }
   const int percent = static_cast<int>(std::lround(100 * change));
   for (size_t i = 0; i < swings.size(); ++i) {
     const InputSwing& s = swings[i];
-    const double y = kTop + kRow * static_cast<double>(i);
-    svg.text(kLeft - 10, y + kBar - 5, fmt::format("{} ({})", s.input, s.value), Anchor::kEnd,
-             "label");
+    const double y = kSwingTop + kSwingRow * static_cast<double>(i);
+    svg.text(kSwingLeft - 10, y + kSwingBar - 5, fmt::format("{} ({})", s.input, s.value),
+             Anchor::kEnd, "label");
     half(svg, x, base, s.low_mfu, y, fmt::format("{} -{} %", s.input, percent));
     half(svg, x, base, s.high_mfu, y, fmt::format("{} +{} %", s.input, percent));
   }
-  svg.line(x(base), kTop - 4, x(base), bottom, "axis", "as planned " + format_percent(base));
+  svg.line(x(base), kSwingTop - 4, x(base), bottom, "axis", "as planned " + format_percent(base));
   return svg.finish();
 }
 

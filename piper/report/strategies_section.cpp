@@ -9,10 +9,6 @@
 namespace piper::report {
 namespace {
 
-std::string bytes(std::optional<double> value) { return value ? format_bytes(*value) : "–"; }
-std::string seconds(std::optional<double> value) { return value ? format_seconds(*value) : "–"; }
-std::string percent(std::optional<double> value) { return value ? format_percent(*value) : "–"; }
-
 bool is_measured(const PlanRow& row) {
   return row.measured_mfu || row.measured_step_seconds || row.measured_peak_bytes;
 }

@@ -12,15 +12,15 @@
 namespace piper::report {
 namespace {
 
-constexpr double kWidth = 1080, kLeft = 170, kTop = 34, kRow = 58, kGap = 3;
+constexpr double kMapLeft = 170, kMapTop = 34, kMapRow = 58, kMapGap = 3;
 constexpr int kShades = 10;
 
-struct Bounds {
+struct MfuBounds {
   double low = std::numeric_limits<double>::infinity(), high = 0;
 };
 
-Bounds bounds_of(const StrategyMap& map) {
-  Bounds bounds;
+MfuBounds bounds_of(const StrategyMap& map) {
+  MfuBounds bounds;
   for (const StrategyMap::Row& row : map.rows)
     for (const MapCell& cell : row.cells) {
       if (!cell.mfu) continue;
@@ -30,7 +30,7 @@ Bounds bounds_of(const StrategyMap& map) {
   return bounds;
 }
 
-std::string shade(double mfu, const Bounds& bounds) {
+std::string shade(double mfu, const MfuBounds& bounds) {
   const double part =
       bounds.high > bounds.low ? (mfu - bounds.low) / (bounds.high - bounds.low) : 1.0;
   return fmt::format("shade-{}", std::clamp(static_cast<int>(part * kShades), 0, kShades - 1));
@@ -45,13 +45,13 @@ std::vector<std::string> two_lines(const std::string& text, size_t width) {
   return {text.substr(0, at + 1), text.substr(at + 2)};
 }
 
-void draw_cell(Svg& svg, const MapCell& cell, const Bounds& bounds, double x, double y,
+void draw_cell(Svg& svg, const MapCell& cell, const MfuBounds& bounds, double x, double y,
                double width) {
   const std::string css_class = cell.mfu ? shade(*cell.mfu, bounds) : "idle";
-  svg.rect(x, y, width, kRow - kGap, css_class, cell.mfu ? cell.detail : cell.why_not);
+  svg.rect(x, y, width, kMapRow - kMapGap, css_class, cell.mfu ? cell.detail : cell.why_not);
   const double middle = x + width / 2;
   if (!cell.mfu) {
-    svg.text(middle, y + kRow / 2 + 2, "nothing fits", Anchor::kMiddle, "tick");
+    svg.text(middle, y + kMapRow / 2 + 2, "nothing fits", Anchor::kMiddle, "tick");
     return;
   }
   svg.text(middle, y + 18, format_percent(*cell.mfu), Anchor::kMiddle, "label");
@@ -126,20 +126,21 @@ StrategyMap parse_strategy_map(const Json& json, const std::string& source) {
 
 std::string map_svg(const StrategyMap& map) {
   const auto columns = static_cast<double>(std::max<size_t>(map.devices.size(), 1));
-  const double width = (kWidth - kLeft) / columns;
-  Svg svg(kWidth, kTop + kRow * static_cast<double>(map.rows.size()) + 4,
+  const double width = (kChartWidth - kMapLeft) / columns;
+  Svg svg(kChartWidth, kMapTop + kMapRow * static_cast<double>(map.rows.size()) + 4,
           "Highest predicted MFU by model and number of devices");
-  const Bounds bounds = bounds_of(map);
+  const MfuBounds bounds = bounds_of(map);
   for (size_t i = 0; i < map.devices.size(); ++i)
-    svg.text(kLeft + width * (static_cast<double>(i) + 0.5), kTop - 12,
+    svg.text(kMapLeft + width * (static_cast<double>(i) + 0.5), kMapTop - 12,
              fmt::format("{} devices", map.devices[i]), Anchor::kMiddle, "tick");
   for (size_t r = 0; r < map.rows.size(); ++r) {
     const StrategyMap::Row& row = map.rows[r];
     PIPER_CHECK(row.cells.size() == map.devices.size(), "a row of the map misses cells");
-    const double y = kTop + kRow * static_cast<double>(r);
-    svg.text(kLeft - 10, y + kRow / 2 + 2, row.model, Anchor::kEnd, "label");
+    const double y = kMapTop + kMapRow * static_cast<double>(r);
+    svg.text(kMapLeft - 10, y + kMapRow / 2 + 2, row.model, Anchor::kEnd, "label");
     for (size_t i = 0; i < row.cells.size(); ++i)
-      draw_cell(svg, row.cells[i], bounds, kLeft + width * static_cast<double>(i), y, width - kGap);
+      draw_cell(svg, row.cells[i], bounds, kMapLeft + width * static_cast<double>(i), y,
+                width - kMapGap);
   }
   return svg.finish();
 }

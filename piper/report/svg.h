@@ -10,6 +10,8 @@
 
 namespace piper::report {
 
+inline constexpr double kChartWidth = 1080;  // of every drawing of a page
+
 enum class Anchor { kStart, kMiddle, kEnd };
 
 class Svg {

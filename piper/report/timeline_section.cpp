@@ -12,7 +12,7 @@
 namespace piper::report {
 namespace {
 
-constexpr size_t kMaxRanks = 16;
+constexpr size_t kMaxTimelineRanks = 16;
 constexpr size_t kMaxCurves = 4;
 
 bool has(const Gantt* gantt) { return gantt != nullptr && !gantt->ranks.empty(); }
@@ -43,9 +43,10 @@ std::string chart(const char* title, const char* missing, const Gantt* gantt, do
                   gantt->ranks.size(), of.empty() ? "" : " · " + escape(of));
   out += gantt_chart(*gantt, {.description = fmt::format("{} timeline of one step", title),
                               .axis_seconds = axis_seconds,
-                              .max_ranks = kMaxRanks});
-  if (gantt->ranks.size() > kMaxRanks) {
-    out += paragraph(fmt::format("{} of {} ranks are drawn.", kMaxRanks, gantt->ranks.size()));
+                              .max_ranks = kMaxTimelineRanks});
+  if (gantt->ranks.size() > kMaxTimelineRanks) {
+    out +=
+        paragraph(fmt::format("{} of {} ranks are drawn.", kMaxTimelineRanks, gantt->ranks.size()));
   }
   return out;
 }

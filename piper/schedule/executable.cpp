@@ -5,7 +5,7 @@
 namespace piper::schedule {
 namespace {
 
-using Kind = Action::Kind;
+using ActionKind = Action::Kind;
 using Lists = std::vector<std::vector<Action>>;
 
 // What has run of every virtual stage and micro-batch.
@@ -17,20 +17,20 @@ class Done {
   bool may_run(int64_t rank, const Action& action) const {
     const int64_t stage = virtual_stage(schedule_, pp_, rank, action.chunk);
     switch (action.kind) {
-      case Kind::kForward:
+      case ActionKind::kForward:
         return stage == 0 || done_[forward(stage - 1, action)];
-      case Kind::kBackward:
-      case Kind::kBackwardInput:
+      case ActionKind::kBackward:
+      case ActionKind::kBackwardInput:
         return done_[forward(stage, action)] &&
                (stage + 1 == stages_ || done_[backward(stage + 1, action)]);
-      case Kind::kBackwardWeights:
+      case ActionKind::kBackwardWeights:
         return done_[backward(stage, action)];
     }
     return false;
   }
   void run(int64_t rank, const Action& action) {
     const int64_t stage = virtual_stage(schedule_, pp_, rank, action.chunk);
-    if (action.kind == Kind::kForward) done_[forward(stage, action)] = true;
+    if (action.kind == ActionKind::kForward) done_[forward(stage, action)] = true;
     if (makes_input_gradient(action.kind)) done_[backward(stage, action)] = true;
   }
 
@@ -115,18 +115,18 @@ class ListCheck {
   }
   void check(const Action& a) {
     uint8_t& seen = seen_[static_cast<size_t>(a.chunk * m_ + a.micro_batch)];
-    const auto makes = static_cast<uint8_t>((a.kind == Kind::kForward ? kForward : 0) |
+    const auto makes = static_cast<uint8_t>((a.kind == ActionKind::kForward ? kForward : 0) |
                                             (makes_input_gradient(a.kind) ? kInput : 0) |
                                             (makes_weight_gradients(a.kind) ? kWeights : 0));
     if ((seen & makes) != 0) say(a, "runs twice");
     seen |= makes;
     if (makes_input_gradient(a.kind) && (seen & kForward) == 0) say(a, "stands before its forward");
-    if (a.kind == Kind::kBackwardWeights && (seen & kInput) == 0)
+    if (a.kind == ActionKind::kBackwardWeights && (seen & kInput) == 0)
       say(a, "stands before the input's part");
   }
   void check_pair(size_t i) {
-    const bool is_pair = i + 1 < list_.size() && list_[i].kind == Kind::kForward &&
-                         list_[i + 1].kind == Kind::kBackward &&
+    const bool is_pair = i + 1 < list_.size() && list_[i].kind == ActionKind::kForward &&
+                         list_[i + 1].kind == ActionKind::kBackward &&
                          list_[i].micro_batch != list_[i + 1].micro_batch;
     if (!is_pair) say(list_[i], "is no pair with what follows");
   }

@@ -9,7 +9,7 @@
 namespace piper::schedule {
 namespace {
 
-using Slots = std::set<LayerSlot>;
+using SlotSet = std::set<LayerSlot>;
 using strategy::Recompute;
 
 bool is_dropped(Recompute recompute, SegmentKind segment) {
@@ -53,8 +53,8 @@ LayerSlotList filtered(const LayerSlotList& slots, Keep keep) {
 }
 
 // What a list of tasks reads that it has not written itself.
-Slots needs(const std::vector<LayerTask>& tasks) {
-  Slots read, written;
+SlotSet needs(const std::vector<LayerTask>& tasks) {
+  SlotSet read, written;
   for (const LayerTask& task : tasks) {
     for (const LayerSlot slot : task.reads)
       if (!written.contains(slot)) read.insert(slot);
@@ -65,8 +65,8 @@ Slots needs(const std::vector<LayerTask>& tasks) {
 
 // Every slot that lives at the start or is written here ends with its last reader, or else with its
 // writer; those of `stays` do not.
-void free_slots(std::vector<LayerTask>& tasks, const Slots& stays) {
-  Slots done = stays;
+void free_slots(std::vector<LayerTask>& tasks, const SlotSet& stays) {
+  SlotSet done = stays;
   for (size_t i = tasks.size(); i-- > 0;) {
     LayerTask& task = tasks[i];
     for (const LayerSlotList& list : {task.reads, task.writes})
@@ -107,8 +107,8 @@ class PassMaker {
 
   LayerPasses make() {
     passes_.backward = backward();
-    const Slots wanted = wanted_by_backward();
-    Slots kept = wanted;
+    const SlotSet wanted = wanted_by_backward();
+    SlotSet kept = wanted;
     if (recompute_ == Recompute::kFull) {
       kept = {program_.x};
       for (const LayerSlot slot : wanted)
@@ -228,13 +228,13 @@ class PassMaker {
     return again;
   }
 
-  Slots wanted_by_backward() const {
-    Slots wanted = needs(passes_.backward);
+  SlotSet wanted_by_backward() const {
+    SlotSet wanted = needs(passes_.backward);
     wanted.erase(program_.output_gradient);
     return wanted;
   }
 
-  std::vector<LayerTask> forward(const Slots& kept) const {
+  std::vector<LayerTask> forward(const SlotSet& kept) const {
     std::vector<LayerTask> tasks;
     for (const LayerOperation& operation : program_.forward.operations()) {
       tasks.push_back(task_of(operation));
@@ -245,7 +245,8 @@ class PassMaker {
   }
 
   // Those of the operations that it takes to write `wanted` from x.
-  std::vector<LayerTask> again(const std::vector<LayerOperation>& operations, Slots wanted) const {
+  std::vector<LayerTask> again(const std::vector<LayerOperation>& operations,
+                               SlotSet wanted) const {
     std::vector<LayerTask> tasks;
     for (size_t i = operations.size(); i-- > 0;) {
       const LayerOperation& operation = operations[i];

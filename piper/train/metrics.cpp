@@ -21,7 +21,7 @@ struct Line {
 };
 
 // The step of a whole line. Throws InvalidInput.
-int64_t step_of(std::string_view line) {
+int64_t step_of_line(std::string_view line) {
   const Json json = parse_json(line, kSource);
   Problems problems(kSource);
   const int64_t step = ObjectReader(json, "", &problems).integer("step", 1, kMaxStep);
@@ -34,7 +34,7 @@ Line read_line(std::string_view rest) {
   if (end == std::string_view::npos) return {.text = rest, .problem = "it was never finished"};
   Line line{.text = rest.substr(0, end + 1)};
   try {
-    line.step = step_of(rest.substr(0, end));
+    line.step = step_of_line(rest.substr(0, end));
   } catch (const InvalidInput& error) {
     line.problem = error.problems().front().substr(kSource.size() + 2);  // behind "it: "
   }

@@ -35,8 +35,6 @@ enum PartValue : size_t {
   kFirst
 };
 
-constexpr int kOperationBits = 32;  // of a key: step << 32 | operation
-
 using LayerSums = std::map<int32_t, std::vector<int64_t>>;
 
 void add(LayerSums& sums, const LayerSums& more) {

@@ -88,7 +88,7 @@ bool skip_field(std::string_view& bytes, uint64_t wire) {
 }
 
 // The step of an event (field 2; 0 when it has none); none: these bytes are no event.
-std::optional<int64_t> step_of(std::string_view event) {
+std::optional<int64_t> step_of_event(std::string_view event) {
   int64_t step = 0;
   while (!event.empty()) {
     const auto tag = take_varint(event);
@@ -166,7 +166,7 @@ files::SoundPart sound_events(std::string_view bytes, int64_t last_step) {
   files::SoundPart part;
   for (int64_t number = 1; part.sound < bytes.size(); ++number) {
     const auto event = first_event(bytes.substr(part.sound));
-    const auto step = event ? step_of(*event) : std::nullopt;
+    const auto step = event ? step_of_event(*event) : std::nullopt;
     if (!step) {
       part.damage = fmt::format("record {} is torn or damaged", number);
       return part;

@@ -15,8 +15,6 @@ using graph::Task;
 using graph::TaskKind;
 using schedule::SegmentKind;
 
-constexpr uint64_t kOperationBits = 32;  // of a key: step << 32 | operation (executor/executor.cpp)
-
 std::string what(const schedule::StepGraph& step, const Task& task) {
   const SegmentKind segment = task.segment.valid() ? step.segment(task).kind : SegmentKind::kHead;
   switch (task.kind) {

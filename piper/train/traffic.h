@@ -13,6 +13,9 @@
 
 namespace piper::train {
 
+// Of CountedBytes::key: step << 32 | operation (executor/executor.cpp).
+inline constexpr int kOperationBits = 32;
+
 // What all ranks counted in one step: by rank, the operations of that step.
 using CountedTraffic = std::map<int64_t, std::vector<comm::CountedBytes>>;
 

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/suggest.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/trainer/trainer_estimator.h>
 #include <piper/model/count.h>
@@ -16,14 +17,6 @@ namespace {
 using strategy::PipelineSchedule;
 using strategy::Precision;
 using strategy::Recompute;
-
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-bool holds(const std::string& text, const char* part) {
-  return text.find(part) != std::string::npos;
-}
 
 struct Device {
   const char* part;  // of the lower-case device text

@@ -10,10 +10,6 @@
 namespace piper::validate {
 namespace {
 
-bool holds(const std::string& text, const char* part) {
-  return text.find(part) != std::string::npos;
-}
-
 // Built-in models by the beginnings of their names in tables.
 struct Builtin {
   const char* part;  // of the plain name

@@ -25,6 +25,10 @@ struct MeasuredRow {
   bool is_fit_row() const { return !outcome.empty(); }
 };
 
+inline bool holds(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
 // Every row of the file in its order. A value of the wrong type or out of range is a problem (all
 // at once, InvalidInput); fields that are not known are passed over, since sources differ in what
 // they add. Numbers may be written as text where a field is text by nature ("zero": 1 or "FSDP").

@@ -19,7 +19,7 @@
 namespace piper::studies {
 namespace {
 
-struct Flags {
+struct EstimateFlags {
   cli::StrategyFlags strategy;
   std::string load, trainer;  // "" = not given
   bool flash_attention = true, json = false;
@@ -33,7 +33,7 @@ struct PaperForm {
   double alpha = 0;               // M / PP
 };
 
-PaperForm paper_form(const Flags& flags, const cli::Priced& priced) {
+PaperForm paper_form(const EstimateFlags& flags, const cli::Priced& priced) {
   const strategy::Strategy& s = priced.strategy;
   const paper::PaperModel shape = paper::from_model(priced.model);
   const paper::Options options{.flash_attention = flags.flash_attention,
@@ -73,7 +73,7 @@ std::vector<std::string> unknown_degrees(const strategy::Mesh& mesh) {
   return unknown;
 }
 
-int run(const Flags& flags) {
+int run_estimate(const EstimateFlags& flags) {
   const cli::Priced priced = cli::priced_from_flags(flags.strategy);
   const strategy::Strategy& s = priced.strategy;
   const cost::TrainerProfile trainer = cli::trainer_of(flags.trainer, s, priced.cluster);
@@ -111,7 +111,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 cli::Run add_estimate(cli::Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<EstimateFlags>();
   cli::add_strategy_flags(command, flags->strategy);
   command.add_option("--load", flags->load,
                      "expert load of the predicted memory, as for piper estimate");
@@ -123,7 +123,7 @@ cli::Run add_estimate(cli::Subcommand command) {
       .show_default();
   cli::add_trainer_flag(command, flags->trainer, cli::kAsItsFile);
   command.add_flag("--json", flags->json, "print the result as JSON");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_estimate(*flags); };
 }
 
 }  // namespace piper::studies

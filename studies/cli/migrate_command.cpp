@@ -21,7 +21,7 @@ namespace {
 using cli::MigratedLayers;
 using report::Align;
 
-struct Flags {
+struct MigrateFlags {
   cli::MigrationFlags migration;
   bool json = false;
 };
@@ -78,7 +78,7 @@ double paper_bytes(const MigratedLayers& row) {
   return static_cast<double>(row.parameters) * paper::kBytesPerParameter;
 }
 
-int run_model(const Flags& flags) {
+int migrate_model(const MigrateFlags& flags) {
   const cli::MigrationFlags& asked = flags.migration;
   const model::Model model = cli::read_model(asked.model, asked.ignore);
   const cluster::Cluster machine = cluster::load_cluster(asked.cluster);
@@ -118,12 +118,12 @@ int run_model(const Flags& flags) {
   return 0;
 }
 
-int run(const Flags& flags) {
+int run_migrate(const MigrateFlags& flags) {
   const cli::MigrationFlags& asked = flags.migration;
   if (asked.model.empty() != asked.cluster.empty())
     throw InvalidInput(
         "--model and --cluster go together; without both the paper's table is shown");
-  if (!asked.model.empty()) return run_model(flags);
+  if (!asked.model.empty()) return migrate_model(flags);
   if (flags.json)
     std::cout << paper_json().dump(2) << "\n";
   else
@@ -134,11 +134,11 @@ int run(const Flags& flags) {
 }  // namespace
 
 cli::Run add_migrate(cli::Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<MigrateFlags>();
   cli::add_migration_flags(command, flags->migration);
   command.add_flag("--json", flags->json, "print the result as JSON");
   command.footer("Without --model and --cluster: Table IV of the Piper paper beside its formula.");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_migrate(*flags); };
 }
 
 }  // namespace piper::studies

@@ -22,7 +22,7 @@ namespace {
 using cost::MoeSchedulePrice;
 using report::Align;
 
-struct Flags {
+struct MoeFlags {
   cli::MoeLayerFlags layer;
   bool json = false;
 };
@@ -107,7 +107,7 @@ void print(const PipemoeChoice& choice) {
       format_seconds(choice.best.total()), 100 * choice.regret(), 100 * choice.regret_of_both());
 }
 
-int run(const Flags& flags) {
+int run_moe(const MoeFlags& flags) {
   const cli::MoeLayer layer = cli::read_moe_layer(flags.layer);
   const std::vector<MoeSchedulePrice> prices =
       cost::price_moe_schedules(layer.feed_forward, layer.setting, layer.machine);
@@ -138,11 +138,11 @@ int run(const Flags& flags) {
 }  // namespace
 
 cli::Run add_moe(cli::Subcommand command) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<MoeFlags>();
   cli::add_moe_layer_flags(command, flags->layer);
   command.add_flag("--json", flags->json, "print the result as JSON");
   command.footer("With --tp 2 or more also by Parm's Algorithm 1.");
-  return [flags] { return run(*flags); };
+  return [flags] { return run_moe(*flags); };
 }
 
 }  // namespace piper::studies

@@ -15,7 +15,7 @@ namespace {
 
 using report::Align;
 
-int run(const std::string& file, bool json) {
+int run_phases(const std::string& file, bool json) {
   const PhaseRun run = load_phase_run(file.empty() ? builtin_phase_runs().front() : file);
   const std::vector<PricedPhase> phases = price_phases(run);
   if (json) {
@@ -54,7 +54,7 @@ cli::Run add_phases(cli::Subcommand command) {
                   "H800, which comes with Piper]")
       .check(cli::existing_file());
   command.add_flag("--json", *json, "print the result as JSON");
-  return [file, json] { return run(*file, *json); };
+  return [file, json] { return run_phases(*file, *json); };
 }
 
 }  // namespace piper::studies

@@ -1,12 +1,11 @@
 #include <piper/base/error.h>
 #include <studies/paper/monta.h>
+#include <studies/real.h>
 
 #include <algorithm>
 
 namespace piper::studies::paper::monta {
 namespace {
-
-double real(int64_t value) { return static_cast<double>(value); }
 
 // The part of n equal shares that goes to others.
 double others(int64_t n) { return real(n - 1) / real(n); }

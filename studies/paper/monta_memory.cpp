@@ -1,10 +1,9 @@
 #include <piper/base/error.h>
 #include <studies/paper/monta_memory.h>
+#include <studies/real.h>
 
 namespace piper::studies::paper::monta {
 namespace {
-
-double real(int64_t value) { return static_cast<double>(value); }
 
 // Of one parameter, replicated d times, before it is divided into shards.
 double parameter_bytes(int64_t zero, int64_t replicas) {

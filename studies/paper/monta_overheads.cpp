@@ -1,6 +1,7 @@
 #include <piper/base/error.h>
 #include <piper/cluster/fit.h>
 #include <studies/paper/monta_overheads.h>
+#include <studies/real.h>
 
 #include <algorithm>
 #include <array>
@@ -10,8 +11,6 @@ namespace piper::studies::paper::monta {
 namespace {
 
 constexpr double kLaunchSeconds = 2.5e-6;  // configs/clusters/a800.json, fixed_task_seconds
-
-double real(int64_t value) { return static_cast<double>(value); }
 
 // `part`: of the tensor's bytes that travel.
 cluster::AlphaBeta fit(const cluster::Grid& efficiency, double part, double bytes_per_second) {

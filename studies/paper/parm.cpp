@@ -1,13 +1,12 @@
 #include <piper/base/error.h>
 #include <studies/paper/parm.h>
+#include <studies/real.h>
 
 #include <algorithm>
 #include <limits>
 
 namespace piper::studies::paper::parm {
 namespace {
-
-double real(int64_t value) { return static_cast<double>(value); }
 
 double in_group(const CollectiveFit& fit, int64_t members, double elements) {
   return members > 1 ? fit.seconds(elements) : 0;

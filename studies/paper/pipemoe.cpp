@@ -1,5 +1,6 @@
 #include <piper/base/error.h>
 #include <studies/paper/pipemoe.h>
+#include <studies/real.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,8 +11,6 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kNumProducts = 2;  // of an expert
-
-double real(int64_t value) { return static_cast<double>(value); }
 
 }  // namespace
 

@@ -1,12 +1,11 @@
 #include <piper/base/error.h>
 #include <studies/paper/piper.h>
+#include <studies/real.h>
 
 #include <algorithm>
 
 namespace piper::studies::paper {
 namespace {
-
-double real(int64_t value) { return static_cast<double>(value); }
 
 // Activations of one layer per GPU, the experts' divided by ep: the bracket that eq. 2-5 share.
 double activations(const PaperModel& model, const Batch& batch, int64_t ep,

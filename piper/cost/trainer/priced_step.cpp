@@ -67,10 +67,10 @@ double tensor_units(const schedule::LayerPass& pass, const strategy::Strategy& s
   return units;
 }
 
-class StepPricer {
+class TrainerStepPricer {
  public:
-  StepPricer(TrainerEstimator& estimator, const strategy::Strategy& s,
-             const schedule::StepGraph& step, double imbalance)
+  TrainerStepPricer(TrainerEstimator& estimator, const strategy::Strategy& s,
+                    const schedule::StepGraph& step, double imbalance)
       : estimator_(estimator),
         s_(s),
         step_(step),
@@ -432,7 +432,7 @@ PricedStep write_priced_step(TrainerEstimator& estimator, const strategy::Strate
   PIPER_CHECK(s.mesh.world() <= estimator.cluster().num_devices(), "more ranks than devices");
   PricedStep priced{
       schedule::write_step(estimator.model(), s, ranks, style_of(estimator.trainer())), {}};
-  priced.prices = StepPricer(estimator, s, priced.step, imbalance).price();
+  priced.prices = TrainerStepPricer(estimator, s, priced.step, imbalance).price();
   return priced;
 }
 

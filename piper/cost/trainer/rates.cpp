@@ -21,11 +21,6 @@ constexpr double kAttentionEfficiency = 0.55;  // of the peak, flash kernels
 constexpr double kAttentionBackward = 0.75;    // of the forward's rate
 constexpr double kStreamEfficiency = 0.8;      // of the memory's bandwidth, element-wise kernels
 
-double number(const cluster::Cluster& cluster, const char* name, double fallback) {
-  const auto found = cluster.numbers.find(name);
-  return found == cluster.numbers.end() ? fallback : found->second;
-}
-
 const cluster::Compute* find(const cluster::Cluster& cluster, const char* key) {
   const auto found = cluster.compute.find(key);
   return found == cluster.compute.end() ? nullptr : &found->second;
@@ -51,7 +46,7 @@ Rates::Rates(const cluster::Cluster& cluster, Precision precision) : cluster_(cl
   bytes_per_second_ = kStreamEfficiency * cluster.memory_bytes_per_second;
   element_bytes_ = static_cast<double>(element_bytes(precision));
   const double link = cluster.levels.front().link.bytes_per_second;
-  ring_bytes_per_second_ = number(cluster, "ring_bytes_per_second", link);
+  ring_bytes_per_second_ = cluster.number("ring_bytes_per_second", link);
   host_bytes_per_second_ = cost::host_bytes_per_second(cluster);
   num_ranks_ = cluster.num_devices();
 }
@@ -141,8 +136,8 @@ const char* Rates::link_of(int64_t size, int64_t stride) const {
 }
 
 double Rates::step_seconds(size_t level) const {
-  return level == 0 ? number(cluster_, "node_ring_step_seconds", kNodeStepSeconds)
-                    : number(cluster_, "ring_step_seconds", kOuterStepSeconds);
+  return level == 0 ? cluster_.number("node_ring_step_seconds", kNodeStepSeconds)
+                    : cluster_.number("ring_step_seconds", kOuterStepSeconds);
 }
 
 Rates::BusySeconds Rates::ring_busy(int64_t size, int64_t stride, double bytes) const {
