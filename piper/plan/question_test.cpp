@@ -7,6 +7,7 @@
 #include <piper/plan/question.h>
 #include <piper/plan/shapes.h>
 #include <piper/strategy/runnable.h>
+#include <tests/switches.h>
 
 #include <algorithm>
 
@@ -78,7 +79,7 @@ TEST_CASE("what this Piper trains is a subset of the whole, and never beats it")
                                                 {"qwen3-30b-a3b", "h800", 128},
                                                 {"m10b-e16", "frontier", 64}}) {
     CAPTURE(model);
-    Asked asked(question(model, cluster, devices));
+    Asked asked(question(model, cluster, testing::full_counts() ? devices : devices / 4));
     const Plan whole = asked.plan();
     asked.question.fixed.runnable = true;
     const Request request = asked.request();

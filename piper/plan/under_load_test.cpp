@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/plan/under_load.h>
 #include <testing/plan/example_world.h>
+#include <tests/switches.h>
 
 #include <algorithm>
 
@@ -57,6 +58,10 @@ TEST_CASE("an even load ranks as the plain search does, an uneven one is slower 
   for (const auto statistic :
        {cost::Statistic::kMean, cost::Statistic::kP95, cost::Statistic::kWorst})
     for (const char* load : {"uniform", "zipf:0.5"}) {
+      // Statistics of an even load are one number.
+      if (load == std::string_view("uniform") && statistic != cost::Statistic::kP95 &&
+          !testing::full_counts())
+        continue;
       CAPTURE(load);
       Request request = world.request();
       const Imbalances drawn =

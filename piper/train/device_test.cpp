@@ -263,13 +263,17 @@ std::string name_of(const Case& of) {
 }  // namespace
 
 TEST_CASE("whole steps on a device are the CPU's, bit for bit, in any order that events allow") {
+  int64_t number = 0;
   for (const Case& of : all_cases()) {
     CAPTURE(name_of(of));
     const Trained expected = on_cpu(of, 2);
-    stand_in::begin(stand_in::Mode::kSynchronous);
-    check_same_bits(on_device(of, 2), expected, of.strategy.zero == 0);
-    CHECK(stand_in::num_operations() > 1000);
-    check_no_races();
+    // One operation after the other is one of the orders that are tried below.
+    if (number++ % 4 == 0 || full_counts()) {
+      stand_in::begin(stand_in::Mode::kSynchronous);
+      check_same_bits(on_device(of, 2), expected, of.strategy.zero == 0);
+      CHECK(stand_in::num_operations() > 1000);
+      check_no_races();
+    }
     for (uint64_t seed = 1; seed <= static_cast<uint64_t>(repetitions({.usual = 1, .full = 6}));
          ++seed) {
       CAPTURE(seed);
@@ -559,7 +563,7 @@ TEST_CASE("experts are computed one by one where that was measured to be faster"
 TEST_CASE(
     "every event of the executor that no other implies is needed: without it two operations race") {
   // Of some hundred in a case, each of them a run.
-  const int64_t per_case = repetitions({.usual = 3, .full = 20});
+  const int64_t per_case = repetitions({.usual = 2, .full = 20});
   std::mt19937_64 random(20260301);
   int64_t num_needed = 0;
   for (Case of : all_cases()) {
