@@ -4,7 +4,7 @@
     tests/tidy.py BUILD [SECONDS]   BUILD is a configured folder with compile_commands.json; nothing need be built in it
     tests/tidy.py --self-test       proves that the check can fail
 
-It reads the sources that the last 20 commits of HEAD changed, the newest first, and for a changed header the source of the same name; tests
+It reads the sources that the last 5 commits of HEAD changed, the newest first, and for a changed header the source of the same name; tests
 are left out. A finding fails the check. A source that clang cannot compile (gcc builds this tree) is named and fails nothing, as is what the
 time does not reach. In .clang-tidy each check that is left out must have a line with the reason, and no other check may have one."""
 import json
@@ -21,7 +21,7 @@ import tempfile
 from switches import skip
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-COMMITS = 20
+COMMITS = 5
 LIMIT = 60  # seconds of processor time
 VERSION = "14"  # The .clang-tidy is written for the checks of this one; others know more.
 FINDING = re.compile(r"^\S+:\d+:\d+: (?:warning|error): (.*) \[([\w.,-]+)\]$", re.MULTILINE)

@@ -38,7 +38,7 @@ bool has_holes(ObjectReader& reader, const std::string& key) {
 std::vector<double> parse_axis(ObjectReader& reader, const std::string& axis) {
   if (!reader.has(axis)) reader.problem(axis, "is missing");
   if (has_holes(reader, axis)) return {};
-  const std::vector<double> points = reader.numbers(axis, 1, kMaxCoordinate);
+  std::vector<double> points = reader.numbers(axis, 1, kMaxCoordinate);
   if (points.empty() || points.size() > kMaxPoints)
     reader.problem(axis, fmt::format("has {} points; allowed: 1 to {}", points.size(), kMaxPoints));
   for (size_t i = 1; i < points.size(); ++i)

@@ -18,7 +18,7 @@ class StepWalk {
   StepWalk(const schedule::StepGraph& step, const StepBytes& bytes) : step_(step), bytes_(bytes) {
     int32_t last = -1;
     for (const graph::Slot& slot : step.graph.slots()) last = std::max(last, slot.micro_batch);
-    kept_of_.resize(static_cast<size_t>(last + 2));
+    kept_of_.resize(static_cast<size_t>(int64_t{last} + 2));
   }
 
   StageMemory run() {
@@ -94,7 +94,9 @@ class StepWalk {
     }
   }
   // Of what is live, this micro-batch's.
-  KeptBytes& kept_of(int32_t micro_batch) { return kept_of_[static_cast<size_t>(micro_batch + 1)]; }
+  KeptBytes& kept_of(int32_t micro_batch) {
+    return kept_of_[static_cast<size_t>(int64_t{micro_batch} + 1)];
+  }
 
   // An operation, and those posted before it on its stream.
   void end(graph::TaskId until) {
