@@ -14,7 +14,7 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
 // "; did you mean 'x'?" or "".
 std::string did_you_mean(std::string_view word, std::span<const std::string> candidates);
 
-// As names are compared: A to Z become a to z.
+// The text with A to Z as a to z, the form in which names are compared.
 std::string lower(std::string text);
 
 }  // namespace piper

@@ -1,4 +1,5 @@
-// --load, --samples, --seed: an expert load as a distribution, on the command line of estimate, sim and plan.
+// --load, --samples, --seed: an expert load as a distribution, on the command line of estimate, sim
+// and plan.
 #pragma once
 
 #include <piper/balance/rebalance_policy.h>
@@ -22,8 +23,8 @@ struct LoadFlags {
 void add_load_flags(Subcommand command, LoadFlags& flags);
 
 // --rebalance and --rebalance-every, of plan, sim and train. `when` begins the help of the former;
-// may be empty. `has_slots`: strategies may have slots for copies of experts, so that policies which
-// fill them are offered. What they refer to outlives `command`.
+// may be empty. `has_slots`: strategies may have slots for copies of experts, so that policies
+// which fill them are offered. What they refer to outlives `command`.
 void add_rebalance_flags(Subcommand command, std::string& policy, int64_t& every,
                          const std::string& when, bool has_slots = true);
 

@@ -477,7 +477,8 @@ void add_heavy_load(PlanAnswer& answer) {
     if (!choice.candidate.heavy) choice.candidate.heavy = plan::step_at(r, choice.candidate, heavy);
 }
 
-// The first of `ranked` on the nodes that a job has; brings them into the order of their steps there.
+// The first of `ranked` on the nodes that a job has; brings them into the order of their steps
+// there.
 PlacedPlan place_first(const cluster::Allocation& allocation, const model::Model& model,
                        std::vector<Candidate>& ranked) {
   std::vector<placement::Placeable> searched;

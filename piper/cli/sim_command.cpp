@@ -63,8 +63,8 @@ sim::Straggler parse_straggler(const std::string& text, int64_t world) {
   return {Rank(rank), factor};
 }
 
-// What --jitter says goes before what was measured. Where --load is given its samples are simulated;
-// else one step under the strategy's own load.
+// What --jitter says goes before what was measured. Where --load is given its samples are
+// simulated; else one step under the strategy's own load.
 SimulationRequest request_of(const SimFlags& flags, const Priced& priced,
                              const cost::LoadDistribution& load) {
   const strategy::Strategy& strategy = priced.strategy;

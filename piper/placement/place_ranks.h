@@ -1,12 +1,13 @@
 // Puts the ranks of a strategy on the slots of an allocation, so that what says most to each other
 // sits together: inside a node, else a switch group, else a rack.
 //
-//   1. the order given; and a packing from the outside in: blocks of ranks (those of the heaviest axis together, then of
-//      the next, ...) go into the units of the outermost level as wholes where they fit, cut into their parts where they do
-//      not, by four rules of which unit comes first; then the same inside every unit              (pack_ranks.h)
-//   2. swaps of two ranks and of two nodes' contents while they gain; the same from the best so far after some random
-//      swaps, as long as the allowance of swaps lasts                                             (placement_search.h)
-//   3. small cases: every placement that could be better, up to symmetry                          (best_placement.h)
+//   1. the order given; and a packing from the outside in: blocks of ranks (those of the heaviest
+//      axis together, then of the next, ...) go into the units of the outermost level as wholes
+//      where they fit, cut into their parts where they do not, by four rules of which unit comes
+//      first; then the same inside every unit (pack_ranks.h)
+//   2. swaps of two ranks and of two nodes' contents while they gain; the same from the best so far
+//      after some random swaps, as long as the allowance of swaps lasts (placement_search.h)
+//   3. small cases: every placement that could be better, up to symmetry (best_placement.h)
 //
 // Deterministic. Never dearer than the order given.
 #pragma once

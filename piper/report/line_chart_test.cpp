@@ -8,8 +8,6 @@
 
 using namespace piper::report;
 
-namespace {}  // namespace
-
 TEST_CASE("ticks are round numbers within the bounds") {
   CHECK(ticks(0, 10, 5) == std::vector<double>{0, 2, 4, 6, 8, 10});
   CHECK(ticks(-1.5, 1.4, 3) == std::vector<double>{-1, 0, 1});

@@ -1,4 +1,4 @@
-// Numbers of tests: a tensor of smooth numbers that no two elements share, and how far two tensors are apart.
+// What tests compute with: a tensor whose elements all differ, and how far two tensors are apart.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -8,14 +8,14 @@
 
 namespace piper::nn {
 
-// Between -2 and 2.
+// Elements of a sine between -2 and 2; `phase` makes another tensor of one shape.
 inline at::Tensor wave(at::IntArrayRef shape, double phase, at::ScalarType dtype = at::kDouble) {
   int64_t n = 1;
   for (const int64_t s : shape) n *= s;
   return (at::sin(at::arange(n, at::kDouble) * 12.9898 + phase) * 2).view(shape).to(dtype);
 }
 
-// The greatest between elements, reckoned in fp64.
+// The largest absolute difference of two elements, computed in fp64.
 inline double difference(const at::Tensor& a, const at::Tensor& b) {
   REQUIRE(a.sizes() == b.sizes());
   return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
