@@ -5,6 +5,7 @@
 #include <piper/comm/element.h>
 #include <piper/comm/local.h>
 #include <piper/comm/operations.h>
+#include <testing/comm/groups.h>
 
 #include <atomic>
 #include <cstring>
@@ -145,12 +146,6 @@ class LateMemory final : public DeviceMemory {
   int64_t rank_;
   std::string problem_;
 };
-
-Group everyone(const Transport& transport) {
-  Group group{.index = transport.rank().value};
-  for (int64_t r = 0; r < transport.world_size(); ++r) group.members.emplace_back(r);
-  return group;
-}
 
 // Every rank's buffers, which outlive the world.
 struct Buffers {

@@ -5,6 +5,7 @@
 #include <piper/comm/element.h>
 #include <piper/comm/local.h>
 #include <piper/comm/operations.h>
+#include <testing/comm/groups.h>
 
 #include <algorithm>
 #include <array>
@@ -22,12 +23,6 @@ namespace piper::comm {
 namespace {
 
 constexpr double kTimeout = 60;
-
-Group everyone(const Transport& transport) {
-  Group group{{}, transport.rank().value};
-  for (int64_t r = 0; r < transport.world_size(); ++r) group.members.emplace_back(r);
-  return group;
-}
 
 // Element i of what `from` has for `to`.
 int64_t token(int64_t from, int64_t to, int64_t i) { return from * 1000000 + to * 1000 + i; }

@@ -45,11 +45,6 @@ Graph edited(const Graph& graph, const std::function<bool(NewTask&, const Task&)
   return out;
 }
 
-std::string first_problem(const Graph& graph) {
-  const std::vector<std::string> problems = graph::validate(graph);
-  return problems.empty() ? "" : problems.front();
-}
-
 }  // namespace
 
 TEST_CASE("a receive that is dropped is found by both checks") {
@@ -58,7 +53,7 @@ TEST_CASE("a receive that is dropped is found by both checks") {
   const Graph broken = edited(step.graph, [](NewTask& task, const Task&) {
     return !(task.kind == TaskKind::kReceive && task.rank == Rank(2) && task.micro_batch == 1);
   });
-  CHECK(first_problem(broken).find("is one of 1 tasks of its operation; 2 are needed") !=
+  CHECK(example::first_problem(broken).find("is one of 1 tasks of its operation; 2 are needed") !=
         std::string::npos);
   CHECK(graph::find_deadlock(broken).find(
             "forward send (micro-batch 1) to rank 2, which has no task for it") !=
@@ -81,7 +76,7 @@ TEST_CASE("two exchanges swapped on one rank are found") {
     order.push_back(task.id == a ? b : task.id == b ? a : task.id);
   const Graph broken = edited(
       step.graph, [](NewTask&, const Task&) { return true; }, order);
-  CHECK(first_problem(broken).find("comes in no order") != std::string::npos);
+  CHECK(example::first_problem(broken).find("comes in no order") != std::string::npos);
 }
 
 TEST_CASE("stages that follow different schedules deadlock, and the circle is named") {

@@ -112,11 +112,6 @@ int64_t num_sums(const StepGraph& step) {
   });
 }
 
-std::string first_fault(const Graph& graph) {
-  const std::vector<std::string> problems = graph::validate(graph);
-  return problems.empty() ? "" : problems.front();
-}
-
 }  // namespace
 
 TEST_CASE("a dense layer that ranks share gathers tokens, and inputs again, as the contract says") {
@@ -125,7 +120,7 @@ TEST_CASE("a dense layer that ranks share gathers tokens, and inputs again, as t
   s.micro_batch_sequences = 2;
   s.global_batch_sequences *= 2;
   const StepGraph step = write_step(example::model({0}), s);
-  CHECK(first_fault(step.graph).empty());
+  CHECK(example::first_problem(step.graph).empty());
   const std::string gathered = "gathered:tensor collective0", part = "partial:tensor collective0";
   CHECK(lives(step, Rank(1)) ==
         "F0 embedding: -> x:embedding |\n"
@@ -197,7 +192,7 @@ TEST_CASE("layers that ranks share are sound with every recomputation") {
         s.global_batch_sequences *= micro_batch;
         CAPTURE(std::string(strategy::name(recompute)));
         const StepGraph step = write_step(example::model({4, 0}), s);
-        CHECK(first_fault(step.graph) == "");
+        CHECK(example::first_problem(step.graph) == "");
         CHECK(graph::find_deadlock(step.graph) == "");
       }
 }
@@ -236,7 +231,7 @@ TEST_CASE(
   s.sequence_parallel = true;
   const auto counts = [&] {
     const StepGraph step = write_step(example::model({4}), s);
-    CHECK(first_fault(step.graph).empty());
+    CHECK(example::first_problem(step.graph).empty());
     CHECK(graph::find_deadlock(step.graph).empty());
     return lives(step, Rank(0));
   };
@@ -404,7 +399,7 @@ TEST_CASE("modules give sound graphs on every mesh, schedule and recomputation")
             s.mtp_depth = 2;
             const StepGraph step =
                 write_step(model::with_mtp(example::model({4, 0, 4}, tied), 2), s);
-            CHECK(first_fault(step.graph) == "");
+            CHECK(example::first_problem(step.graph) == "");
             CHECK(graph::find_deadlock(step.graph) == "");
           }
 }
@@ -481,7 +476,7 @@ TEST_CASE("every mesh, schedule and recomputation gives a sound graph without de
               const Mesh mesh{.pp = pp, .ep = ep, .dp = ep * edp};
               const StepGraph step = write_step(example::model({4, 0, 4, 8, 4}, true),
                                                 example::strategy(mesh, 5, m, schedule, recompute));
-              CHECK(first_fault(step.graph) == "");
+              CHECK(example::first_problem(step.graph) == "");
               CHECK(graph::find_deadlock(step.graph) == "");
             }
 }
@@ -506,7 +501,7 @@ TEST_CASE("gathered keys and values give sound graphs on every mesh, schedule an
           s.layers_per_stage = strategy::even_split(5, of.num_virtual_stages());
           s.context_exchange = strategy::ContextExchange::kGather;
           const StepGraph step = write_step(example::model({4, 0, 4, 8, 4}, true), s);
-          CHECK(first_fault(step.graph) == "");
+          CHECK(example::first_problem(step.graph) == "");
           CHECK(graph::find_deadlock(step.graph) == "");
         }
 }
@@ -532,7 +527,7 @@ TEST_CASE("reductions that yield or come last give sound graphs on every mesh an
           s.zero = zero;
           s.reduction_start = start;
           const StepGraph step = write_step(example::model({4, 0, 4, 8, 4}, true), s);
-          CHECK(first_fault(step.graph) == "");
+          CHECK(example::first_problem(step.graph) == "");
           CHECK(graph::find_deadlock(step.graph) == "");
           s.reduction_start = strategy::ReductionStart::kReady;
           CHECK(num_sums(step) == num_sums(write_step(example::model({4, 0, 4, 8, 4}, true), s)));
@@ -614,7 +609,7 @@ TEST_CASE("a ring gives sound graphs on every mesh, schedule and recomputation")
             s.sequence_parallel = divided && mesh.tp > 1;
             s.sequence = 2 * mesh.cp * mesh.tp;
             const StepGraph step = write_step(example::model({4, 0, 4, 8, 4}, true), s);
-            CHECK(first_fault(step.graph) == "");
+            CHECK(example::first_problem(step.graph) == "");
             CHECK(graph::find_deadlock(step.graph) == "");
           }
 }
@@ -659,7 +654,7 @@ TEST_CASE("chunks give sound graphs on every mesh, schedule and recomputation") 
           CAPTURE(strategy::name(schedule));
           CAPTURE(strategy::name(recompute));
           const StepGraph step = write_step(model, s);
-          CHECK(first_fault(step.graph) == "");
+          CHECK(example::first_problem(step.graph) == "");
           CHECK(graph::find_deadlock(step.graph) == "");
         }
 }
@@ -667,7 +662,7 @@ TEST_CASE("chunks give sound graphs on every mesh, schedule and recomputation") 
 TEST_CASE("odd sizes give sound graphs too") {
   const StepGraph step = write_step(example::model({7, 7, 7, 7, 7, 7, 7}),
                                     example::strategy({.pp = 7, .ep = 7, .dp = 7}, 7, 3));
-  CHECK(first_fault(step.graph) == "");
+  CHECK(example::first_problem(step.graph) == "");
   CHECK(graph::find_deadlock(step.graph) == "");
 }
 
@@ -681,7 +676,7 @@ TEST_CASE("a subset of the ranks is written with the same tasks, and is sound wi
   CHECK(part.graph.tasks().size() * 4 == whole.graph.tasks().size());
   for (const Rank rank : pipeline) CHECK(lives(part, rank) == lives(whole, rank));
   CHECK_FALSE(part.graph.takes_part(Rank(0)));
-  CHECK(first_fault(part.graph) == "");
+  CHECK(example::first_problem(part.graph) == "");
   CHECK(graph::find_deadlock(part.graph) == "");
 }
 
@@ -695,6 +690,6 @@ TEST_CASE("a large step is sound") {
   const strategy::Strategy strategy = example::strategy({.pp = 16, .ep = 8, .dp = 8}, 61, 16);
   const StepGraph step = write_step(example::model(std::vector<int64_t>(61, 64)), strategy);
   CHECK(step.graph.tasks().size() > 100'000);
-  CHECK(first_fault(step.graph) == "");
+  CHECK(example::first_problem(step.graph) == "");
   CHECK(graph::find_deadlock(step.graph) == "");
 }

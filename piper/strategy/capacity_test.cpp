@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/strategy/strategy.h>
+#include <testing/strategy/contradiction_lines.h>
 
 using namespace piper;
 using namespace piper::strategy;
@@ -23,12 +24,6 @@ std::vector<std::string> capacity_problems(const char* more) {
     return e.problems();
   }
   return {};
-}
-
-using Lines = std::vector<std::string>;
-
-Lines capacity_lines(const Strategy& s, const model::Model& model) {
-  return texts_of(contradictions(s, model));
 }
 
 }  // namespace
@@ -98,13 +93,13 @@ TEST_CASE("padding beyond all tokens of a sequence is refused") {
   Strategy s = parse_strategy(
       sound_with(R"(, "capacity_factor": 4, "drop": "position", "pad_to_capacity": true)"),
       "s.json");
-  CHECK(capacity_lines(s, model) == Lines{});
+  CHECK(lines_of(s, model) == Lines{});
   s.capacity.factor = 4.1;
-  CHECK(capacity_lines(s, model) ==
+  CHECK(lines_of(s, model) ==
         Lines{"'pad_to_capacity' is given with 'capacity_factor' 4.1, more than all tokens of a "
               "sequence; allowed: at most the experts over top_k, 8 over 2"});
   s.capacity.pads = false;
-  CHECK(capacity_lines(s, model) == Lines{});
+  CHECK(lines_of(s, model) == Lines{});
 }
 
 TEST_CASE("a capacity that is none is refused") {
@@ -122,13 +117,13 @@ TEST_CASE("a dense model has no experts with a capacity") {
   dense.name = "tiny";
   dense.layers.resize(2);
   Strategy s = parse_strategy(sound_with(""), "s.json");
-  CHECK(capacity_lines(s, dense) == Lines{});
+  CHECK(lines_of(s, dense) == Lines{});
   s.capacity.factor = 1.5;
-  CHECK(capacity_lines(s, dense) ==
+  CHECK(lines_of(s, dense) ==
         Lines{"'capacity_factor' is 1.5, but tiny is dense (no experts); allowed: none"});
   dense.layers[1].feed_forward.num_experts = 4;
-  CHECK(capacity_lines(s, dense) == Lines{});
+  CHECK(lines_of(s, dense) == Lines{});
   s.capacity.factor = -1;
-  CHECK(capacity_lines(s, dense) ==
+  CHECK(lines_of(s, dense) ==
         Lines{"'capacity_factor' is -1; allowed: a number from 0.01 to 1000"});
 }

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/json.h>
 #include <piper/strategy/strategy.h>
+#include <testing/strategy/contradiction_lines.h>
 
 using namespace piper;
 using namespace piper::strategy;
@@ -26,12 +27,6 @@ Strategy of(Mesh mesh, std::vector<int64_t> layers) {
   s.num_micro_batches = 2;
   s.global_batch_sequences = mesh.dp * 2;
   return s;
-}
-
-using Lines = std::vector<std::string>;
-
-Lines lines_of(const Strategy& s, const model::Model& model) {
-  return texts_of(contradictions(s, model));
 }
 
 }  // namespace

@@ -17,11 +17,6 @@ std::vector<MeshRun> gathered(std::vector<MeshRun> runs) {
   return runs;
 }
 
-std::vector<MeshRun> with_all_tokens(std::vector<MeshRun> runs) {
-  for (MeshRun& run : runs) run.sequence_parallel = false;
-  return runs;
-}
-
 }  // namespace
 
 TEST_CASE("ranks that share sequences train as one rank does, in fp64") {

@@ -100,22 +100,11 @@ TEST_CASE("ranks that share an expert's matrices train as one rank does, in fp64
                         .capacity = {.factor = 1, .drop = drop}}});
 }
 
-namespace {
-
-// Of ranks that hold all tokens of a micro-batch.
-std::vector<MeshRun> with_all_tokens_of_tensor(
-    std::vector<MeshRun> runs, strategy::MoeSchedule schedule = strategy::MoeSchedule::kPlain) {
-  for (MeshRun& run : runs) run.sequence_parallel = false, run.moe_schedule = schedule;
-  return runs;
-}
-
-}  // namespace
-
 TEST_CASE("ranks that share matrices and hold all tokens train as one rank does, in fp64") {
   using enum PipelineSchedule;
   check_runs(
       small_model(),
-      with_all_tokens_of_tensor(
+      with_all_tokens(
           {{.mesh = {.tp = 2}},
            {.mesh = {.tp = 4}, .schedule = kGPipe, .recompute = Recompute::kFull},
            {.mesh = {.dp = 2, .tp = 2}, .recompute = Recompute::kAttentionAndExperts, .zero = 1},
@@ -123,37 +112,36 @@ TEST_CASE("ranks that share matrices and hold all tokens train as one rank does,
            {.mesh = {.pp = 4, .tp = 4}, .recompute = Recompute::kExperts},
            {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2}, .schedule = kDualPipeV, .zero = 1}}));
   check_runs(deepseek_like(),
-             with_all_tokens_of_tensor({{.mesh = {.ep = 2, .etp = 2, .tp = 4}},
-                                        {.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
-                                         .schedule = kZbH1,
-                                         .micro_batch = 2}}));
+             with_all_tokens({{.mesh = {.ep = 2, .etp = 2, .tp = 4}},
+                              {.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                               .schedule = kZbH1,
+                               .micro_batch = 2}}));
   check_runs(tied(qwen2_like()),
-             with_all_tokens_of_tensor({{.mesh = {.tp = 4}, .recompute = Recompute::kExperts},
-                                        {.mesh = {.pp = 2, .ep = 4, .dp = 2, .vpp = 2, .tp = 2},
-                                         .schedule = kZbV,
-                                         .recompute = Recompute::kFull}}));
+             with_all_tokens({{.mesh = {.tp = 4}, .recompute = Recompute::kExperts},
+                              {.mesh = {.pp = 2, .ep = 4, .dp = 2, .vpp = 2, .tp = 2},
+                               .schedule = kZbV,
+                               .recompute = Recompute::kFull}}));
 }
 
 // The rows of one token group arrive once for each part of an expert, or tp times, or in between.
 TEST_CASE("rows that several ranks send alike count once, whatever shares an expert") {
   const model::Model model = small_model();
-  check_runs(model,
-             with_all_tokens_of_tensor(
-                 {{.mesh = {.ep = 2, .tp = 2}},  // every row twice
-                  {.mesh = {.ep = 4, .dp = 2, .tp = 2}, .recompute = Recompute::kFull},
-                  {.mesh = {.dp = 2, .etp = 2, .tp = 2}},  // each part of an expert once
-                  {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
-                   .recompute = Recompute::kFull,
-                   .all_to_all = strategy::AllToAll::kHalo},
-                  {.mesh = {.ep = 2, .dp = 2, .etp = 4, .tp = 4}, .zero = 1},
-                  {.mesh = {.ep = 2, .etp = 2, .tp = 4}},          // each part twice
-                  {.mesh = {.ep = 2, .dp = 4, .etp = 4, .tp = 2},  // rows of two token groups
-                   .recompute = Recompute::kExperts}}));
-  check_runs(model, with_all_tokens_of_tensor({{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}}}),
-             tie);
+  check_runs(
+      model,
+      with_all_tokens({{.mesh = {.ep = 2, .tp = 2}},  // every row twice
+                       {.mesh = {.ep = 4, .dp = 2, .tp = 2}, .recompute = Recompute::kFull},
+                       {.mesh = {.dp = 2, .etp = 2, .tp = 2}},  // each part of an expert once
+                       {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                        .recompute = Recompute::kFull,
+                        .all_to_all = strategy::AllToAll::kHalo},
+                       {.mesh = {.ep = 2, .dp = 2, .etp = 4, .tp = 4}, .zero = 1},
+                       {.mesh = {.ep = 2, .etp = 2, .tp = 4}},          // each part twice
+                       {.mesh = {.ep = 2, .dp = 4, .etp = 4, .tp = 2},  // rows of two token groups
+                        .recompute = Recompute::kExperts}}));
+  check_runs(model, with_all_tokens({{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}}}), tie);
   for (const strategy::Drop drop : {strategy::Drop::kProbability, strategy::Drop::kPosition})
-    check_runs(model, with_all_tokens_of_tensor({{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
-                                                  .capacity = {.factor = 1, .drop = drop}}}));
+    check_runs(model, with_all_tokens({{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                                        .capacity = {.factor = 1, .drop = drop}}}));
 }
 
 // Copies of the same tokens, tokens of several groups, and both; whole sequences that a capacity
@@ -163,7 +151,7 @@ TEST_CASE("Parm's baseline trains as one rank does, in fp64") {
   constexpr auto kBaseline = strategy::MoeSchedule::kParmBaseline;
   model::Model model = small_model();
   model.router_z_coefficient = 0.01;
-  check_runs(model, with_all_tokens_of_tensor(
+  check_runs(model, with_all_tokens(
                         {{.mesh = {.dp = 2, .etp = 2}},
                          {.mesh = {.ep = 2, .dp = 4, .etp = 2},
                           .recompute = Recompute::kFull,
@@ -178,28 +166,25 @@ TEST_CASE("Parm's baseline trains as one rank does, in fp64") {
                          {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}, .zero = 3},
                          {.mesh = {.ep = 2, .etp = 2, .tp = 2, .cp = 2}}},
                         kBaseline));
-  check_runs(deepseek_like(),
-             with_all_tokens_of_tensor({{.mesh = {.ep = 4, .dp = 2, .etp = 2, .tp = 4}},
-                                        {.mesh = {.pp = 2, .dp = 2, .vpp = 2, .etp = 2},
-                                         .schedule = kDualPipeV,
-                                         .recompute = Recompute::kAttention}},
-                                       kBaseline));
-  check_runs(tied(qwen2_like()),
-             with_all_tokens_of_tensor(
-                 {{.mesh = {.dp = 2, .etp = 2, .tp = 2}, .recompute = Recompute::kExperts},
-                  {.mesh = {.ep = 2, .dp = 4, .etp = 2}, .zero = 2}},
-                 kBaseline));
+  check_runs(deepseek_like(), with_all_tokens({{.mesh = {.ep = 4, .dp = 2, .etp = 2, .tp = 4}},
+                                               {.mesh = {.pp = 2, .dp = 2, .vpp = 2, .etp = 2},
+                                                .schedule = kDualPipeV,
+                                                .recompute = Recompute::kAttention}},
+                                              kBaseline));
   check_runs(
-      small_model(),
-      with_all_tokens_of_tensor({{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}}}, kBaseline), tie);
+      tied(qwen2_like()),
+      with_all_tokens({{.mesh = {.dp = 2, .etp = 2, .tp = 2}, .recompute = Recompute::kExperts},
+                       {.mesh = {.ep = 2, .dp = 4, .etp = 2}, .zero = 2}},
+                      kBaseline));
+  check_runs(small_model(),
+             with_all_tokens({{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}}}, kBaseline), tie);
   for (const strategy::Drop drop : {strategy::Drop::kProbability, strategy::Drop::kPosition})
-    check_runs(small_model(),
-               with_all_tokens_of_tensor({{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
-                                           .capacity = {.factor = 1, .drop = drop}},
-                                          {.mesh = {.ep = 2, .dp = 4, .etp = 2},
-                                           .micro_batch = 2,
-                                           .capacity = {.factor = 1, .drop = drop}}},
-                                         kBaseline));
+    check_runs(small_model(), with_all_tokens({{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                                                .capacity = {.factor = 1, .drop = drop}},
+                                               {.mesh = {.ep = 2, .dp = 4, .etp = 2},
+                                                .micro_batch = 2,
+                                                .capacity = {.factor = 1, .drop = drop}}},
+                                              kBaseline));
 }
 
 TEST_CASE("Parm's schedule S1 trains as one rank does, in fp64") {
@@ -209,7 +194,7 @@ TEST_CASE("Parm's schedule S1 trains as one rank does, in fp64") {
   model.router_z_coefficient = 0.01;
   check_runs(
       model,
-      with_all_tokens_of_tensor(
+      with_all_tokens(
           {{.mesh = {.tp = 2}},
            {.mesh = {.ep = 2, .tp = 2}, .recompute = Recompute::kFull},
            {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}},
@@ -223,21 +208,18 @@ TEST_CASE("Parm's schedule S1 trains as one rank does, in fp64") {
            {.mesh = {.ep = 4, .dp = 2, .tp = 2}, .recompute = Recompute::kAttention, .zero = 2},
            {.mesh = {.ep = 4, .dp = 2, .tp = 2}, .all_to_all = strategy::AllToAll::kHaloDedup}},
           kS1));
-  check_runs(deepseek_like(),
-             with_all_tokens_of_tensor({{.mesh = {.ep = 4, .dp = 2, .etp = 2, .tp = 4}},
-                                        {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2},
-                                         .schedule = kDualPipeV,
-                                         .recompute = Recompute::kAttention}},
-                                       kS1));
-  check_runs(
-      tied(qwen2_like()),
-      with_all_tokens_of_tensor({{.mesh = {.dp = 2, .tp = 2}, .recompute = Recompute::kExperts},
-                                 {.mesh = {.ep = 4, .tp = 4}}},
-                                kS1));
-  check_runs(small_model(), with_all_tokens_of_tensor({{.mesh = {.ep = 4, .dp = 2, .tp = 2}}}, kS1),
-             tie);
+  check_runs(deepseek_like(), with_all_tokens({{.mesh = {.ep = 4, .dp = 2, .etp = 2, .tp = 4}},
+                                               {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2},
+                                                .schedule = kDualPipeV,
+                                                .recompute = Recompute::kAttention}},
+                                              kS1));
+  check_runs(tied(qwen2_like()),
+             with_all_tokens({{.mesh = {.dp = 2, .tp = 2}, .recompute = Recompute::kExperts},
+                              {.mesh = {.ep = 4, .tp = 4}}},
+                             kS1));
+  check_runs(small_model(), with_all_tokens({{.mesh = {.ep = 4, .dp = 2, .tp = 2}}}, kS1), tie);
   check_runs(small_model(),
-             with_all_tokens_of_tensor(
+             with_all_tokens(
                  {{.mesh = {.dp = 2, .tp = 2}, .micro_batch = 2, .capacity = {.factor = 1}}}, kS1));
 }
 
@@ -248,60 +230,55 @@ TEST_CASE("rows that ranks with the same tokens divide behind the gate train as 
   using enum strategy::MoeSchedule;
   model::Model model = small_model();
   model.router_z_coefficient = 0.01;
-  check_runs(model,
-             with_all_tokens_of_tensor({{.mesh = {.tp = 2}},
-                                        {.mesh = {.ep = 2, .tp = 2}, .recompute = Recompute::kFull},
-                                        {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}},
-                                        {.mesh = {.ep = 2, .etp = 2, .tp = 4},
-                                         .recompute = Recompute::kExperts,
-                                         .all_to_all = strategy::AllToAll::kHalo},
-                                        {.mesh = {.ep = 2, .dp = 4, .etp = 4, .tp = 2},
-                                         .recompute = Recompute::kAttentionAndExperts},
-                                        {.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
-                                         .schedule = kZbH1,
-                                         .micro_batch = 2,
-                                         .zero = 1},
-                                        {.mesh = {.ep = 2, .tp = 2, .cp = 2}}},
-                                       kMontaO1));
-  check_runs(model,
-             with_all_tokens_of_tensor({{.mesh = {.ep = 4, .tp = 4}, .chunks = 3},
-                                        {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
-                                         .chunks = 4,
-                                         .recompute = Recompute::kFull},
-                                        {.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
-                                         .chunks = 2,
-                                         .schedule = kZbH1,
-                                         .recompute = Recompute::kExperts,
-                                         .zero = 1}},
-                                       kMontaO2));
-  check_runs(deepseek_like(),
-             with_all_tokens_of_tensor({{.mesh = {.ep = 4, .dp = 2, .etp = 2, .tp = 4}},
-                                        {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2},
-                                         .chunks = 2,
-                                         .schedule = kDualPipeV,
-                                         .recompute = Recompute::kAttention}},
-                                       kParmS2));
-  check_runs(
-      tied(qwen2_like()),
-      with_all_tokens_of_tensor({{.mesh = {.dp = 2, .tp = 2}, .recompute = Recompute::kExperts},
-                                 {.mesh = {.ep = 4, .tp = 4}, .chunks = 2}},
-                                kParmS2));
+  check_runs(model, with_all_tokens({{.mesh = {.tp = 2}},
+                                     {.mesh = {.ep = 2, .tp = 2}, .recompute = Recompute::kFull},
+                                     {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}},
+                                     {.mesh = {.ep = 2, .etp = 2, .tp = 4},
+                                      .recompute = Recompute::kExperts,
+                                      .all_to_all = strategy::AllToAll::kHalo},
+                                     {.mesh = {.ep = 2, .dp = 4, .etp = 4, .tp = 2},
+                                      .recompute = Recompute::kAttentionAndExperts},
+                                     {.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                                      .schedule = kZbH1,
+                                      .micro_batch = 2,
+                                      .zero = 1},
+                                     {.mesh = {.ep = 2, .tp = 2, .cp = 2}}},
+                                    kMontaO1));
+  check_runs(model, with_all_tokens({{.mesh = {.ep = 4, .tp = 4}, .chunks = 3},
+                                     {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                                      .chunks = 4,
+                                      .recompute = Recompute::kFull},
+                                     {.mesh = {.pp = 2, .ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                                      .chunks = 2,
+                                      .schedule = kZbH1,
+                                      .recompute = Recompute::kExperts,
+                                      .zero = 1}},
+                                    kMontaO2));
+  check_runs(deepseek_like(), with_all_tokens({{.mesh = {.ep = 4, .dp = 2, .etp = 2, .tp = 4}},
+                                               {.mesh = {.pp = 2, .ep = 2, .vpp = 2, .tp = 2},
+                                                .chunks = 2,
+                                                .schedule = kDualPipeV,
+                                                .recompute = Recompute::kAttention}},
+                                              kParmS2));
+  check_runs(tied(qwen2_like()),
+             with_all_tokens({{.mesh = {.dp = 2, .tp = 2}, .recompute = Recompute::kExperts},
+                              {.mesh = {.ep = 4, .tp = 4}, .chunks = 2}},
+                             kParmS2));
   // Experts without a token, and those that have all.
   for (const auto schedule : {kMontaO1, kMontaO2})
     check_runs(small_model(),
-               with_all_tokens_of_tensor({{.mesh = {.ep = 4, .dp = 2, .tp = 2}},
-                                          {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}}},
-                                         schedule),
+               with_all_tokens({{.mesh = {.ep = 4, .dp = 2, .tp = 2}},
+                                {.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2}}},
+                               schedule),
                tie);
   for (const strategy::Drop drop : {strategy::Drop::kProbability, strategy::Drop::kPosition})
-    check_runs(small_model(),
-               with_all_tokens_of_tensor({{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
-                                           .capacity = {.factor = 1, .drop = drop}},
-                                          {.mesh = {.ep = 4, .tp = 4},
-                                           .chunks = 2,
-                                           .micro_batch = 2,
-                                           .capacity = {.factor = 1, .drop = drop}}},
-                                         kParmS2));
+    check_runs(small_model(), with_all_tokens({{.mesh = {.ep = 2, .dp = 2, .etp = 2, .tp = 2},
+                                                .capacity = {.factor = 1, .drop = drop}},
+                                               {.mesh = {.ep = 4, .tp = 4},
+                                                .chunks = 2,
+                                                .micro_batch = 2,
+                                                .capacity = {.factor = 1, .drop = drop}}},
+                                              kParmS2));
 }
 
 TEST_CASE("a random mesh, schedules, recomputation, micro-batch, exchange and division of states") {

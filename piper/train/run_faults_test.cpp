@@ -8,6 +8,7 @@
 #include <piper/train/replicas.h>
 #include <piper/train/run.h>
 #include <testing/cost/example_model.h>
+#include <testing/data/test_text.h>
 #include <tests/test_folder.h>
 #include <unistd.h>
 
@@ -33,18 +34,12 @@ constexpr const char* kConfig =
   "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256,
   "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 64})";
 
-std::string some_text() {
-  std::string text;
-  while (text.size() < 4000) text += "the quick brown fox jumps over the lazy dog; ";
-  return text;
-}
-
 RunRequest request(const piper::testing::TestFolder& folder, const strategy::Mesh& mesh) {
   RunRequest r;
   r.model = model::load_model(folder.write("config.json", kConfig).string());
   r.strategy = cost::example::strategy(r.model, mesh.pp, mesh.ep, mesh.dp, 2);
   r.cluster = cost::example::nodes();
-  r.corpus = data::Corpus(data::Text(some_text(), "text"));
+  r.corpus = data::Corpus(data::Text(data::some_text(), "text"));
   r.folder = folder.path() / "run";
   r.num_steps = 4;
   r.options.learning_rate = {.peak = 1e-3, .minimum = 1e-4, .warmup_steps = 0, .total_steps = 4};

@@ -4,6 +4,7 @@
 #include <piper/model/import.h>
 #include <piper/train/run.h>
 #include <testing/cost/example_model.h>
+#include <testing/data/test_text.h>
 #include <tests/test_folder.h>
 
 namespace piper::train {
@@ -18,12 +19,6 @@ constexpr const char* kTrafficConfig =
   "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "n_group": 1, "topk_group": 1, "norm_topk_prob": true,
   "routed_scaling_factor": 1.0, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "max_position_embeddings": 64,
   "tie_word_embeddings": true, "num_nextn_predict_layers": 1})";
-
-std::string traffic_text() {
-  std::string text;
-  while (text.size() < 4000) text += "the quick brown fox jumps over the lazy dog; ";
-  return text;
-}
 
 struct Case {
   strategy::Mesh mesh;
@@ -67,7 +62,7 @@ RunResult run(const Case& c) {
   r.strategy.context_exchange = c.context_exchange;
   if (c.redundant > 0) r.rebalance = {.kind = balance::RebalanceKind::kReplicate, .every = 1};
   r.cluster = cost::example::nodes();
-  r.corpus = data::Corpus(data::Text(traffic_text(), "text"));
+  r.corpus = data::Corpus(data::Text(data::some_text(), "text"));
   r.folder = folder.path() / "run";
   r.num_steps = 4;
   r.options.learning_rate = {.peak = 1e-3, .minimum = 1e-4, .warmup_steps = 0, .total_steps = 4};

@@ -1,13 +1,21 @@
-// Small models and strategies for tests.
+// Small models and strategies for tests, and what is wrong with a step written of them.
 #pragma once
 
+#include <piper/graph/graph.h>
 #include <piper/model/model.h>
 #include <piper/strategy/strategy.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace piper::schedule::example {
+
+// The first thing that is wrong with a graph; "" where nothing is.
+inline std::string first_problem(const graph::Graph& graph) {
+  const std::vector<std::string> problems = graph::validate(graph);
+  return problems.empty() ? "" : problems.front();
+}
 
 // `experts` by layer; 0: a dense layer.
 inline model::Model model(const std::vector<int64_t>& experts, bool tied = false) {

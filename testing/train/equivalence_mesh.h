@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -33,6 +34,17 @@ struct MeshRun {
   strategy::ReductionStart reduction_start = strategy::ReductionStart::kReady;
   strategy::Placement placement = strategy::Placement::kDataInside;
 };
+
+// The same of ranks that hold all tokens of a micro-batch; with another order of the mixture layer
+// where one is given.
+inline std::vector<MeshRun> with_all_tokens(std::vector<MeshRun> runs,
+                                            std::optional<strategy::MoeSchedule> schedule = {}) {
+  for (MeshRun& run : runs) {
+    run.sequence_parallel = false;
+    if (schedule) run.moe_schedule = *schedule;
+  }
+  return runs;
+}
 
 inline strategy::Strategy strategy_of(const model::Model& model, const MeshRun& run) {
   strategy::Strategy s =
