@@ -13,6 +13,7 @@
 #include <piper/comm/exchange_limit.h>
 #include <piper/comm/place.h>
 #include <piper/comm/process_world.h>
+#include <piper/files/output.h>
 #include <piper/report/progress.h>
 
 #include <algorithm>
@@ -75,11 +76,6 @@ AllToAllQuestion read_flags(const AllToAllFlags& flags) {
   q.options.max_rounds = q.ranks.max_rounds;
   q.options.min_repeats = q.ranks.min_repeats;
   q.options.budget_seconds = q.ranks.budget_seconds;
-  if (!flags.plot.empty())
-    if (const std::filesystem::path folder = std::filesystem::path(flags.plot).parent_path();
-        !folder.empty() && !std::filesystem::is_directory(folder))
-      problems.push_back(
-          fmt::format("--plot is '{}'; allowed: a file in a folder that exists", flags.plot));
   if (!problems.empty()) throw InvalidInput(problems);
   q.options.algorithms = flags.algorithms;
   q.options.load = cost::parse_load(flags.load);
@@ -139,7 +135,8 @@ int run_alltoall(const AllToAllFlags& flags) {
     if (!flags.json && flags.cluster.empty())
       fmt::print("# no --cluster: {}, no prediction; `piper profile --out here.json` makes one\n",
                  world->num_processes() > 1 ? "no limit" : "the limit is a plain copy");
-    if (!flags.plot.empty()) write_text_file(flags.plot, to_svg(run));
+    if (!flags.plot.empty())
+      files::write_text_file(flags.plot, "<!-- written by piper -->\n" + to_svg(run));
   }
   return run.num_wrong() == 0 ? 0 : 1;
 }
@@ -278,8 +275,7 @@ Run add_bench_alltoall(Subcommand command) {
       .show_default();
   option("--repeats", flags->ranks.repeats, "exchanges of a batch at least, back to back")
       .show_default();
-  option("--plot", flags->plot, "writes a picture of the seconds into this file")
-      .type_name("FILE.svg");
+  command.add_output("--plot", flags->plot, "writes a picture of the seconds into this file");
   command.add_flag("--json", flags->json, "print JSON");
   return [flags] { return run_alltoall(*flags); };
 }

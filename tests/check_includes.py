@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-ORDER = ("base model cluster strategy balance graph collective schedule cost validate sim placement plan export report comm nccl files data "
+ORDER = ("base files model cluster strategy balance graph collective schedule cost validate sim placement plan export report comm nccl data "
          "nn executor profile optim checkpoint train cli").split()
 FIRST_WITH_TORCH = ORDER.index("nn")
 # What lies beside piper/, each a program of its own, may include all of piper/, which includes and links none of it.

@@ -1,5 +1,7 @@
 #include <piper/base/error.h>
 
+#include <cerrno>
+
 namespace piper {
 namespace {
 
@@ -13,6 +15,28 @@ std::string join_lines(const std::vector<std::string>& lines) {
 
 InvalidInput::InvalidInput(std::vector<std::string> problems)
     : std::runtime_error(join_lines(problems)), problems_(std::move(problems)) {}
+
+bool may_pass(int cause) {
+  switch (cause) {
+    case EACCES:
+    case EPERM:
+    case EIO:
+    case ESTALE:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ETIMEDOUT:
+    case EAGAIN:
+    case EHOSTDOWN:
+    case EREMOTEIO:
+    case ENOLCK:
+    case ENODEV:
+    case ENXIO:
+      return true;
+    default:
+      return false;
+  }
+}
 
 namespace internal {
 

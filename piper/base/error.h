@@ -28,8 +28,19 @@ class InvalidInput : public std::runtime_error {
 
 // The file system's fault. The message names the path and the cause.
 class IoError : public std::runtime_error {
-  using std::runtime_error::runtime_error;
+ public:
+  // `cause`: errno's value, 0 where there is none.
+  explicit IoError(const std::string& what, int cause = 0)
+      : std::runtime_error(what), cause_(cause) {}
+  int cause() const { return cause_; }
+
+ private:
+  int cause_;
 };
+
+// Whether a file that cannot be reached for this cause (errno's value) may be sound: nobody may
+// read it, the disk or the server does not answer, no descriptor is left. An absent one is not.
+bool may_pass(int cause);
 
 // A peer's or the network's fault. The message names rank, operation and peer.
 class CommError : public std::runtime_error {

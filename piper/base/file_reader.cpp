@@ -5,14 +5,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
 
 namespace piper {
 namespace {
 
 [[noreturn]] void cannot_read(const std::filesystem::path& path, int cause) {
-  throw IoError(fmt::format("{}: cannot be read: {}", path.string(), std::strerror(cause)));
+  throw IoError(fmt::format("{}: cannot be read: {}", path.string(), std::strerror(cause)), cause);
 }
 
 const char* kind_of(mode_t mode) {
@@ -54,11 +58,52 @@ int open_regular(const std::filesystem::path& path, struct stat& about) {
   return fd;
 }
 
+// The files that were opened, by what no name hides.
+class Inputs {
+ public:
+  void add(const struct stat& about, const std::filesystem::path& path) {
+    const std::lock_guard lock(mutex_);
+    paths_[{about.st_dev, about.st_ino}] = path;
+    if (paths_.size() < most_) return;
+    // A training run reads its checkpoints again and again, and removes them.
+    std::erase_if(paths_, [](const auto& input) { return !leads_there(input); });
+    most_ = std::max(kFewest, 2 * paths_.size());
+  }
+  bool has(const struct stat& about) {
+    const std::lock_guard lock(mutex_);
+    const auto found = paths_.find({about.st_dev, about.st_ino});
+    return found != paths_.end() && leads_there(*found);
+  }
+
+ private:
+  using Paths = std::map<std::pair<dev_t, ino_t>, std::filesystem::path>;
+  static constexpr size_t kFewest = 1024;
+
+  // Once a file is removed, another one may get its number.
+  static bool leads_there(const Paths::value_type& input) {
+    struct stat about {};
+    return ::stat(input.second.c_str(), &about) == 0 &&
+           std::pair(about.st_dev, about.st_ino) == input.first;
+  }
+
+  std::mutex mutex_;
+  Paths paths_;
+  size_t most_ = kFewest;
+};
+
+Inputs& inputs() {
+  static Inputs all;
+  return all;
+}
+
 }  // namespace
 
-FileReader::FileReader(std::filesystem::path path) : path_(std::move(path)) {
+bool is_input(const struct stat& about) { return inputs().has(about); }
+
+FileReader::FileReader(std::filesystem::path path, Reads reads) : path_(std::move(path)) {
   struct stat about {};
   fd_ = open_regular(path_, about);
+  if (reads == Reads::kInput) inputs().add(about, path_);
   size_ = about.st_size;
   modified_ns_ = int64_t{about.st_mtim.tv_sec} * 1'000'000'000 + about.st_mtim.tv_nsec;
 }
@@ -70,9 +115,12 @@ void FileReader::read(int64_t offset, void* out, int64_t size) const {
   while (size > 0) {
     const ssize_t count = ::pread(fd_, next, static_cast<size_t>(size), offset);
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0)
+    if (count <= 0) {
+      const int cause = count < 0 ? errno : 0;
       throw IoError(fmt::format("{}: cannot be read at byte {}: {}", path_.string(), offset,
-                                count < 0 ? std::strerror(errno) : "the file has become shorter"));
+                                count < 0 ? std::strerror(cause) : "the file has become shorter"),
+                    cause);
+    }
     next += count;
     offset += count;
     size -= count;

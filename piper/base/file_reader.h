@@ -8,16 +8,27 @@
 // Thread safety: immutable after construction; any number of threads may read at once.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <filesystem>
 
 namespace piper {
 
+// Whether this process has opened the file, by whatever name, with a FileReader, and one of the
+// names that it used still leads there: what it reads is no place for what it writes. Thread-safe.
+bool is_input(const struct stat& about);
+
+enum class Reads {
+  kInput,
+  kRecord  // what Piper wrote and goes on with, or replaces: no input (is_input)
+};
+
 class FileReader {
  public:
   // Throws InvalidInput naming what the path is, where that is no regular file; IoError naming path
   // and cause, where it is absent or unreadable.
-  explicit FileReader(std::filesystem::path path);
+  explicit FileReader(std::filesystem::path path, Reads reads = Reads::kInput);
   ~FileReader();
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;

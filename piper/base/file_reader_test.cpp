@@ -101,19 +101,21 @@ TEST_CASE("a file that becomes shorter while it is read is an error, not a signa
       IoError);
 }
 
-TEST_CASE("what is written to a device or a pipe goes into it; neither is replaced by a file") {
+TEST_CASE("what was opened is an input by whatever name, as long as it is there") {
   const Folder folder;
-  REQUIRE(::mkfifo((folder / "fifo").c_str(), 0600) == 0);
-  const int reader = ::open((folder / "fifo").c_str(), O_RDONLY | O_NONBLOCK);
-  write_text_file(folder / "fifo", "through");
-  char text[8] = {};
-  CHECK(::read(reader, text, 7) == 7);
-  CHECK(std::string(text) == "through");
-  ::close(reader);
-  CHECK(fs::is_fifo(folder / "fifo"));
-  CHECK_THROWS_WITH_AS(write_text_file("/dev/full", "lost"),
-                       "/dev/full: cannot be written: No space left on device", IoError);
-  CHECK(fs::is_character_file("/dev/full"));
+  std::ofstream(folder / "opened") << "abc";
+  const auto about = [](const fs::path& path) {
+    struct stat found {};
+    REQUIRE(::stat(path.c_str(), &found) == 0);
+    return found;
+  };
+  CHECK_FALSE(is_input(about(folder / "opened")));
+  read_text_file(folder / "opened");
+  fs::create_hard_link(folder / "opened", folder / "opened too");
+  CHECK(is_input(about(folder / "opened too")));
+  const struct stat old = about(folder / "opened");
+  fs::remove(folder / "opened");
+  CHECK_FALSE(is_input(old));
 }
 
 }  // namespace

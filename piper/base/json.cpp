@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
@@ -6,10 +5,8 @@
 #include <piper/base/json.h>
 #include <piper/base/printable.h>
 #include <piper/base/suggest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -19,6 +16,95 @@ namespace piper {
 namespace {
 
 constexpr size_t kMaxDepth = 64;
+
+// A text of any bytes as UTF-8, and back.
+//
+//   "r\xFFn"    <->  "bytes:r%FFn"        no UTF-8: each byte that is no letter, digit or one of
+//                                         -._/ is written in two hexadecimal digits
+//   "bytes:x"   <->  "bytes:bytes%3Ax"    what would be taken for the above
+constexpr std::string_view kBytesMark = "bytes:";
+
+// Bytes of the character that `text`, which is not empty, begins with; 0: it is no UTF-8.
+size_t utf8_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i)
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  // The shortest form of a character alone, no half of a surrogate pair, none beyond U+10FFFF.
+  const uint8_t second = byte(1);
+  const bool wrong = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
+                     (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
+  return wrong ? 0 : length;
+}
+
+bool is_utf8(std::string_view text) {
+  size_t at = 0;
+  while (at < text.size()) {
+    const size_t length = utf8_length(text.substr(at));
+    if (length == 0) return false;
+    at += length;
+  }
+  return true;
+}
+
+bool is_plain(const std::string& text) { return is_utf8(text) && !text.starts_with(kBytesMark); }
+
+std::string plain(const std::string& text) {
+  if (is_plain(text)) return text;
+  std::string encoded(kBytesMark);
+  for (const char c : text) {
+    const bool stays = std::string_view("-._/").find(c) != std::string_view::npos ||
+                       (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    encoded += stays ? std::string(1, c) : fmt::format("%{:02X}", static_cast<uint8_t>(c));
+  }
+  return encoded;
+}
+
+// What plain() made of a text; any other text as it is.
+std::string from_plain(std::string text) {
+  if (!text.starts_with(kBytesMark)) return text;
+  const auto digit = [](char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+  };
+  std::string bytes;
+  for (size_t i = kBytesMark.size(); i < text.size(); ++i) {
+    if (text[i] != '%') {
+      bytes += text[i];
+      continue;
+    }
+    const int high = i + 2 < text.size() ? digit(text[i + 1]) : -1;
+    const int low = i + 2 < text.size() ? digit(text[i + 2]) : -1;
+    if (high < 0 || low < 0) return text;
+    bytes += static_cast<char>(16 * high + low);
+    i += 2;
+  }
+  return plain(bytes) == text ? bytes : text;
+}
+
+bool has_plain_texts(const Json& json) {
+  if (json.is_string()) return is_plain(json.get_ref<const std::string&>());
+  if (json.is_object())
+    return std::ranges::all_of(json.items(), [](const auto& item) {
+      return is_plain(item.key()) && has_plain_texts(item.value());
+    });
+  return !json.is_array() ||
+         std::ranges::all_of(json, [](const Json& value) { return has_plain_texts(value); });
+}
+
+Json with_plain_texts(const Json& json) {
+  if (json.is_string()) return plain(json.get<std::string>());
+  if (!json.is_structured()) return json;
+  Json copy = json.is_object() ? Json::object() : Json::array();
+  for (const auto& item : json.items())
+    if (json.is_object())
+      copy[plain(item.key())] = with_plain_texts(item.value());
+    else
+      copy.push_back(with_plain_texts(item.value()));
+  return copy;
+}
 
 // Builds the document from nlohmann's SAX events; the parser itself keeps no recursion, so depth is
 // ours to bound.
@@ -43,7 +129,7 @@ class StrictBuilder {
     if (!std::isfinite(value)) out_of_range(text);
     return put(value);
   }
-  bool string(std::string& value) { return put(std::move(value)); }
+  bool string(std::string& value) { return put(from_plain(std::move(value))); }
   bool binary(std::vector<uint8_t>&) { return fail("binary value"); }
 
   bool start_object(size_t) { return open(Json::object()); }
@@ -52,7 +138,7 @@ class StrictBuilder {
   bool end_array() { return close(); }
 
   bool key(std::string& name) {
-    key_ = name;
+    key_ = name = from_plain(std::move(name));
     // A set beside each open object: looking a key up in an ordered_json is linear.
     if (!keys_.back().insert(name).second)
       fail(fmt::format("key '{}' appears twice", printable(name)));
@@ -157,8 +243,8 @@ Json parse_json(std::string_view text, const std::string& source) {
   return builder.take();
 }
 
-std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes) {
-  const FileReader file(path);
+std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes, Reads reads) {
+  const FileReader file(path, reads);
   if (file.size() > max_bytes)
     throw IoError(fmt::format("{}: is {} bytes long; at most {} are read", path.string(),
                               file.size(), max_bytes));
@@ -171,46 +257,9 @@ Json read_json_file(const std::filesystem::path& path, int64_t max_bytes) {
   return parse_json(read_text_file(path, max_bytes), path.string());
 }
 
-namespace {
-
-// A device or a pipe, such as /dev/stdout or /dev/null: nothing to put a new file in place of.
-bool is_written_in_place(const std::filesystem::path& path) {
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  return !error && (std::filesystem::is_character_file(status) || std::filesystem::is_fifo(status));
-}
-
-}  // namespace
-
-void write_text_file(const std::filesystem::path& path, std::string_view text) {
-  static std::atomic<int> serial = 0;  // several threads may write at once
-  const bool in_place = is_written_in_place(path);
-  const std::string temporary =
-      in_place ? path.string() : fmt::format("{}.tmp{}-{}", path.string(), getpid(), serial++);
-  const auto fail = [&](const char* what) {
-    const std::string cause = std::strerror(errno);
-    if (!in_place) ::unlink(temporary.c_str());
-    throw IoError(path.string() + ": cannot " + what + ": " + cause);
-  };
-  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) fail("be written");
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      ::close(fd);
-      fail("be written");
-    }
-    done += static_cast<size_t>(n);
-  }
-  const bool flushed = in_place || ::fsync(fd) == 0;
-  if ((::close(fd) != 0) | !flushed) fail("be flushed");
-  if (!in_place && ::rename(temporary.c_str(), path.c_str()) != 0) fail("be put in place");
-}
-
-void write_json_file(const std::filesystem::path& path, const Json& json) {
-  write_text_file(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+std::string to_text(const Json& json, int indent) {
+  if (has_plain_texts(json)) return json.dump(indent);
+  return with_plain_texts(json).dump(indent);
 }
 
 void Problems::add(const std::string& path, const std::string& what) {
@@ -225,6 +274,7 @@ void Problems::finish() const {
 
 ObjectReader::ObjectReader(const Json& json, std::string path, Problems* problems)
     : json_(json.is_object() ? json : kNull), path_(std::move(path)), problems_(problems) {
+  if (path_.empty()) ignore(std::string(kWrittenBy));  // any document of Piper's may say it
   if (!json.is_object()) {
     const std::string what = "is " + type_of(json) + "; allowed: an object";
     path_.empty() ? problems_->add("the document " + what) : problems_->add(path_, what);

@@ -8,6 +8,7 @@
 //   model.json: 'num_experts' is -1; allowed: an integer from 1 to 1000000
 #pragma once
 
+#include <piper/base/file_reader.h>
 #include <piper/base/json_fwd.h>
 
 #include <cstdint>
@@ -32,12 +33,15 @@ Json parse_json(std::string_view text, const std::string& source);
 Json read_json_file(const std::filesystem::path& path, int64_t max_bytes = 64 << 20);
 
 // Text of a whole file. Throws IoError naming path and cause.
-std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes = int64_t{1} << 32);
+std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes = int64_t{1} << 32,
+                           Reads reads = Reads::kInput);
 
-// Writes atomically: temporary file beside it, fsync, rename. Throws IoError. Broken UTF-8 in a
-// value is replaced, a number that is not finite becomes null.
-void write_text_file(const std::filesystem::path& path, std::string_view text);
-void write_json_file(const std::filesystem::path& path, const Json& json);  // indented by 2
+// The document as text, on one line or indented. A text that is no UTF-8 (a file's name may be any
+// bytes) is written in a form that parse_json() turns back into those bytes: "bytes:run%FF".
+std::string to_text(const Json& json, int indent = -1);
+
+// The root's key by which a document says that Piper wrote it; readers pass it over.
+inline constexpr std::string_view kWrittenBy = "written_by";
 
 // Collects the problems of one document; finish() throws them together. Each is one line: control
 // characters become '?', and what is longer than 1000 bytes is cut.

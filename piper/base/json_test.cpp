@@ -113,11 +113,19 @@ TEST_CASE(
   CHECK(quote(Json(std::string(58, 'x') + "\u00e9")) == "\"" + std::string(56, 'x') + "...");
 }
 
-TEST_CASE("a whole file is written or none") {
-  const auto path = std::filesystem::temp_directory_path() / "piper_json_test.json";
-  write_json_file(path, Json{{"a", 1}});
-  CHECK(read_json_file(path)["a"] == 1);
-  std::filesystem::remove(path);
-  CHECK_THROWS_AS(read_json_file(path), IoError);
-  CHECK_THROWS_AS(write_text_file("/nonexistent/x", "y"), IoError);
+TEST_CASE("texts of any bytes are written as UTF-8 and read back") {
+  for (const std::string text :
+       {"plain", "d\u00e9j\u00e0", "run\xff", "\xc3", "\xed\xa0\x80/x", "bytes:x", "bytes:%FF",
+        "bytes:", "\xf4\x90\x80\x80", "a b\xfe%41"}) {
+    const Json json{{"name", text}, {"list", {text, 1}}, {text, "key"}};
+    for (const int indent : {-1, 2}) {
+      CAPTURE(to_text(json, indent));
+      CHECK(parse_json(to_text(json, indent), "it") == json);
+    }
+  }
+  CHECK(to_text(Json("run\xff/2")) == R"("bytes:run%FF/2")");
+  CHECK(to_text(Json("d\u00e9j\u00e0")) == "\"d\u00e9j\u00e0\"");
+  // What nobody wrote so is no form of these bytes.
+  for (const char* other : {"bytes:run", "bytes:%41", "bytes:%f", "bytes:%ff"})
+    CHECK(parse_json(fmt::format("\"{}\"", other), "it") == other);
 }

@@ -5,6 +5,7 @@
 #include <piper/checkpoint/checkpoint.h>
 #include <piper/checkpoint/safetensors.h>
 #include <piper/checkpoint/tensor_check.h>
+#include <piper/files/output.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -93,8 +94,8 @@ void CheckpointSave::hand_over(int64_t process) {
     written.push_back({{"rank", rank.value}, {"file", to_json(record)}});
   for (const auto& [rank, cause] : failures_)
     failures.push_back({{"rank", rank.value}, {"cause", cause}});
-  write_json_file(temporary_ / parting_name(process),
-                  {{"written", written}, {"failures", failures}});
+  files::write_json_file(temporary_ / parting_name(process),
+                         {{"written", written}, {"failures", failures}});
 }
 
 void CheckpointSave::collect(int64_t num_processes, double timeout_seconds,

@@ -3,9 +3,12 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/checkpoint/hf_weights.h>
+#include <piper/files/file_tail.h>
+#include <piper/files/output.h>
 
 #include <algorithm>
 #include <cctype>
+#include <regex>
 #include <set>
 
 namespace piper::checkpoint {
@@ -88,12 +91,44 @@ std::vector<std::vector<nn::NamedTensor>> cut_into_shards(
   return shards;
 }
 
-bool is_weight_file(const std::string& name) {
-  return name == "model.safetensors.index.json" ||
-         (name.starts_with("model") && name.ends_with(".safetensors"));
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr const char* kWholeFile = "model.safetensors";
+constexpr const char* kConfigFile = "config.json";
+
+// "model-00001-of-00003.safetensors"
+bool is_shard(const std::string& name) {
+  static const std::regex pattern(R"(model-\d{5,}-of-\d{5,}\.safetensors)");
+  return std::regex_match(name, pattern);
+}
+
+// The files of weights that the last export left here: those that its index lists.
+std::set<std::string> files_of_last_export(const fs::path& folder) {
+  std::set<std::string> files{kIndexFile, kWholeFile};
+  const fs::path index = folder / kIndexFile;
+  std::error_code error;
+  if (!fs::is_regular_file(index, error)) return files;
+  try {
+    const std::string text = read_text_file(index, int64_t{1} << 30, Reads::kRecord);
+    for (const auto& [tensor, file] : parse_json(text, index.string()).at("weight_map").items())
+      if (file.is_string() && is_shard(file.get<std::string>()))
+        files.insert(file.get<std::string>());
+  } catch (const std::exception&) {  // no index of Piper's
+  }
+  return files;
 }
 
 }  // namespace
+
+void require_export_folder(const fs::path& folder) {
+  std::error_code error;
+  std::set<std::string> names{kIndexFile, kWholeFile, kConfigFile};
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error))
+    if (const std::string name = entry->path().filename().string(); is_shard(name))
+      names.insert(name);
+  for (const std::string& name : names)
+    files::require_output(folder / name, files::Existing::kOurs);
+}
 
 std::vector<nn::NamedTensor> with_module_tables(std::vector<nn::NamedTensor> tensors,
                                                 const model::Model& model) {
@@ -126,15 +161,18 @@ void export_weights(const fs::path& folder, const Json& config,
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw IoError(folder.string() + ": cannot be created: " + error.message());
+  require_export_folder(folder);
+  const std::set<std::string> before = files_of_last_export(folder);
   std::set<std::string> files;
   Json weight_map = Json::object();
   int64_t total_bytes = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name =
-        shards.size() == 1 ? "model.safetensors"
+        shards.size() == 1 ? kWholeFile
                            : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    write_safetensors(folder / (name + ".tmp"), shards[i], {{"format", "pt"}});
-    fs::rename(folder / (name + ".tmp"), folder / name, error);
+    const fs::path temporary = files::unused_path(folder / (name + ".tmp"));
+    write_safetensors(temporary, shards[i], {{"format", "pt"}, {std::string(kWrittenBy), "piper"}});
+    fs::rename(temporary, folder / name, error);
     if (error)
       throw IoError((folder / name).string() + ": cannot be put in place: " + error.message());
     files.insert(name);
@@ -144,15 +182,13 @@ void export_weights(const fs::path& folder, const Json& config,
     }
   }
   if (shards.size() > 1) {
-    files.insert("model.safetensors.index.json");
-    write_json_file(folder / "model.safetensors.index.json",
-                    {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}});
+    files.insert(kIndexFile);
+    files::write_json_file(folder / kIndexFile, {{"metadata", {{"total_size", total_bytes}}},
+                                                 {"weight_map", weight_map}});
   }
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (is_weight_file(name) && !files.contains(name)) fs::remove(entry.path(), error);
-  }
-  write_json_file(folder / "config.json", written);
+  for (const std::string& name : before)
+    if (!files.contains(name)) files::remove_output(folder / name);
+  files::write_json_file(folder / kConfigFile, written);
   files::sync_folder(folder);
 }
 

@@ -25,12 +25,17 @@ void check_weights(const WeightFolder& folder, const model::Model& model);
 void load_weights(const WeightFolder& folder, const std::vector<nn::NamedPiece>& pieces,
                   bool tied_embeddings);
 
+// Throws InvalidInput where export_weights() may not write into the folder: a link, or a file of
+// somebody else or one that this process reads, lies where it would.
+void require_export_folder(const std::filesystem::path& folder);
+
 // Writes model.safetensors (beyond `max_shard_bytes` shards and their index) and config.json so
 // that transformers' from_pretrained loads them. `tensors` come from several ranks: sorted here by
 // name, with the digits of a name as numbers; of equal names (replicas) the first counts;
 // lm_head.weight is left out when the config ties it. `config` is the model's own config.json; its
-// "dtype" is set to what is written. Every file is put in place by a rename, the config last; an
-// older index or shards of the folder are removed. Throws IoError.
+// "dtype" is set to what is written. Every file is put in place by a rename, the config last; what
+// the last export left there is removed, by the names that its index lists. Throws IoError, and as
+// require_export_folder() does.
 void export_weights(const std::filesystem::path& folder, const Json& config,
                     std::vector<nn::NamedTensor> tensors, int64_t max_shard_bytes = 5'000'000'000);
 

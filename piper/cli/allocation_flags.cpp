@@ -46,16 +46,13 @@ cluster::Allocation allocation_of(const AllocationFlags& f, const cluster::Clust
 }
 
 void add_launch_file_flags(Subcommand command, LaunchFileFlags& f) {
-  command.add_option("--rankfile", f.rankfile, "write a rankfile of Open MPI there")
-      .check(writable_file());
+  command.add_output("--rankfile", f.rankfile, "write a rankfile of Open MPI there");
   command
       .add_option("--cores-per-rank", f.cores_per_rank,
                   "cores that a rank's line of the rankfile names (1)")
       .check(integer_in(1, int64_t{1} << 12));
-  command
-      .add_option("--hostfile", f.hostfile,
-                  "write a SLURM_HOSTFILE for srun --distribution=arbitrary there")
-      .check(writable_file());
+  command.add_output("--hostfile", f.hostfile,
+                     "write a SLURM_HOSTFILE for srun --distribution=arbitrary there");
 }
 
 }  // namespace piper::cli

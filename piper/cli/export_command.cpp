@@ -12,10 +12,10 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/export/export.h>
+#include <piper/files/output.h>
 #include <piper/model/import.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -36,13 +36,6 @@ exporting::Trainer target_of(const std::string& text) {
                                    fmt::join(names_of<exporting::Trainer>(), ", "),
                                    did_you_mean(text, names_of<exporting::Trainer>())));
   return *trainer;
-}
-
-void write(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  file.close();
-  if (!file) throw IoError(path + ": cannot be written");
 }
 
 // The strategy's file by itself says for which model it is, by name.
@@ -74,7 +67,7 @@ int run_export(const ExportFlags& flags) {
   const exporting::Exported exported = exporting::export_strategy(
       trainer, model, strategy, priced ? &*priced : nullptr, machine ? &*machine : nullptr);
   const bool works = exported.cannot.empty();
-  if (works && !flags.out.empty()) write(flags.out, exported.text);
+  if (works && !flags.out.empty()) files::write_text_file(flags.out, exported.text);
   if (flags.json) {
     std::cout << Json{{"to", flags.to},
                       {"text", exported.text},
@@ -105,7 +98,7 @@ Run add_export(Subcommand command) {
       .type_name("TRAINER");
   add_trainer_flag(command, flags->trainer,
                    " that the plan was priced for: what it hides is exported (the plan's own)");
-  command.add_option("--out", flags->out, "write it to this file").check(writable_file());
+  command.add_output("--out", flags->out, "write it to this file");
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run_export(*flags); };
 }

@@ -10,6 +10,7 @@
 #include <piper/cli/read_model.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
+#include <piper/files/output.h>
 #include <piper/model/import.h>
 #include <piper/plan/ranking.h>
 #include <piper/report/progress.h>
@@ -186,7 +187,7 @@ int run_map(const MapFlags& flags) {
   else
     print_map(map);
   if (flags.out.empty()) return 0;
-  write_text_file(flags.out, report::render(map));
+  files::write_text_file(flags.out, report::render(map));
   if (!flags.json) fmt::print("written: {}\n", flags.out);
   return 0;
 }
@@ -216,7 +217,7 @@ Run add_map(Subcommand command) {
   command.add_option("--load", flags->load, "load of the experts (as piper plan)")
       .type_name("LOAD");
   add_threads_flag(command, flags->threads);
-  command.add_option("--out", flags->out, "write the map as one HTML page").check(writable_file());
+  command.add_output("--out", flags->out, "write the map as one HTML page");
   command.add_flag("--json", flags->json, "print the map as JSON");
   return [flags] { return run_map(*flags); };
 }

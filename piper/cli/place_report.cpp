@@ -4,6 +4,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/place_report.h>
 #include <piper/cluster/hostlist.h>
+#include <piper/files/output.h>
 #include <piper/placement/placed_exchange.h>
 #include <piper/plan/search.h>
 #include <piper/report/table.h>
@@ -240,8 +241,8 @@ void fill_in(PlaceReport& r, const model::Model& model,
 void write_launch_files(const PlaceReport& r, const LaunchFileFlags& f) {
   const std::vector<exporting::RankHost> hosts = r.rank_hosts();
   if (!f.rankfile.empty())
-    write_text_file(f.rankfile, exporting::open_mpi_rankfile(hosts, f.cores_per_rank));
-  if (!f.hostfile.empty()) write_text_file(f.hostfile, exporting::slurm_hostfile(hosts));
+    files::write_text_file(f.rankfile, exporting::open_mpi_rankfile(hosts, f.cores_per_rank));
+  if (!f.hostfile.empty()) files::write_text_file(f.hostfile, exporting::slurm_hostfile(hosts));
 }
 
 std::string launch_text(const PlaceReport& r, const LaunchFileFlags& f) {

@@ -10,6 +10,7 @@
 #include <piper/cli/runners.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cost/mfu.h>
+#include <piper/files/output.h>
 #include <piper/model/count.h>
 #include <piper/model/trainable.h>
 #include <piper/plan/excluded.h>
@@ -556,7 +557,7 @@ int answer_plan(const PlanQuestion& q) {
     Json best = priced_json(request, plan.ranked.front());
     best["predicted"].update(insight_json(request, plan.ranked.front()));
     note_parameters(best, q.asked.model);
-    write_json_file(q.out, best);
+    files::write_json_file(q.out, best);
     if (!q.json) fmt::print("\nwritten: {}\n", q.out);
   }
   return 0;

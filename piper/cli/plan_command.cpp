@@ -310,8 +310,7 @@ Run add_plan(Subcommand command) {
       .show_default();
   add_threads_flag(command, flags->threads);
   add_run_cost_flags(command, flags->run_cost);
-  command.add_option("--out", flags->out, "write the best strategy to this file")
-      .check(writable_file());
+  command.add_output("--out", flags->out, "write the best strategy to this file");
   command.add_flag("--json", flags->json, "print the result as JSON");
   return [flags] { return run_plan(*flags); };
 }

@@ -13,6 +13,7 @@
 #include <piper/cluster/findings.h>
 #include <piper/comm/launch.h>
 #include <piper/comm/process_world.h>
+#include <piper/files/output.h>
 #include <piper/model/import.h>
 #include <piper/profile/measure_links.h>
 #include <piper/profile/profile.h>
@@ -82,7 +83,9 @@ profile::ProfileOptions options_of(const ProfileFlags& flags) {
   if (flags.full)
     options.model = read_model(flags.model.empty() ? "piper-10m" : flags.model, flags.ignore);
   options.partial = partial_of(flags);
-  if (flags.fresh && !options.partial.empty()) std::filesystem::remove(options.partial);
+  if (flags.resume.empty() && !options.partial.empty())
+    files::claim_output(options.partial, "the partial file");
+  options.fresh = flags.fresh;
   return options;
 }
 
@@ -154,8 +157,8 @@ int run_profile(const ProfileFlags& flags) {
   const profile::Profile profile = profile::profile_host(options);
   bar.set(100, "");
   bar.finish();
-  if (!flags.out.empty()) write_json_file(flags.out, cluster::to_json(profile.cluster));
-  if (!options.partial.empty()) std::filesystem::remove(options.partial);
+  if (!flags.out.empty()) files::write_json_file(flags.out, cluster::to_json(profile.cluster));
+  if (!options.partial.empty()) files::remove_output(options.partial);
   if (flags.json) {
     const Json json{{"cluster", cluster::to_json(profile.cluster)},
                     {"point_to_point", link_json(profile.cluster, "point-to-point")},
@@ -191,7 +194,7 @@ int run_profile(const ProfileFlags& flags) {
 
 Run add_profile(Subcommand command) {
   auto flags = std::make_shared<ProfileFlags>();
-  command.add_option("--out", flags->out, "cluster file to write").check(writable_file());
+  command.add_output("--out", flags->out, "cluster file to write");
   command
       .add_option("--ranks", flags->ranks,
                   "ranks (threads) that share this machine [4; on GPUs as many as --device names]")
@@ -237,10 +240,8 @@ Run add_profile(Subcommand command) {
       .add_option("--device", flags->device,
                   "what computes: cpu, cuda, cuda:N, or cuda:N,M, between which links are measured")
       .show_default();
-  command
-      .add_option("--resume", flags->resume,
-                  "partial file to go on from, and to keep while measuring [OUT.partial]")
-      .check(writable_file());
+  command.add_output("--resume", flags->resume,
+                     "partial file to go on from, and to keep while measuring [OUT.partial]");
   command.add_flag("--fresh", flags->fresh,
                    "measure everything anew: delete the partial file first");
   command.add_flag("--points", flags->points, "print every point with its interval and outliers");

@@ -165,6 +165,7 @@ int run_commands(const Program& program, int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return complain_of_flags(error.what());
   }
+  claim_outputs();
   return runs.at(app.get_subcommands().front())();
 }
 

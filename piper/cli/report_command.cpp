@@ -7,6 +7,7 @@
 #include <piper/cli/simulated_steps.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cost/trainer/priced_step.h>
+#include <piper/files/output.h>
 #include <piper/model/import.h>
 #include <piper/report/plan_page.h>
 #include <piper/report/run_files.h>
@@ -75,15 +76,25 @@ std::optional<report::Gantt> timeline_of(const ReportFlags& flags, const report:
   }
 }
 
+// Where the page goes; claimed before anything is read, as what --out names is.
+std::filesystem::path page_of(const ReportFlags& flags, std::filesystem::path beside) {
+  if (!flags.out.empty()) return flags.out;
+  files::claim_output(beside, "the page's name");
+  return beside;
+}
+
+std::filesystem::path beside(const std::string& file) {
+  return std::filesystem::path(file).replace_extension(".html");
+}
+
 // A cluster file instead of a run: the machine's page beside it.
 int report_machine(const ReportFlags& flags) {
   if (!flags.plans.empty() || !flags.profile.empty() || !flags.map.empty())
     throw InvalidInput(
         "--plan, --profile and --map belong to a run or a plan; this is a cluster file");
+  const std::filesystem::path path = page_of(flags, beside(flags.folder));
   const std::string html = report::render_machine(cluster::load_cluster(flags.folder));
-  std::filesystem::path path = flags.out;
-  if (flags.out.empty()) path = std::filesystem::path(flags.folder).replace_extension(".html");
-  write_text_file(path, html);
+  files::write_text_file(path, html);
   if (flags.json)
     std::cout << Json{{"report", path.string()}, {"size_bytes", html.size()}}.dump(2) << "\n";
   else
@@ -100,11 +111,9 @@ int report_plan(const ReportFlags& flags) {
   report::PlanDocument plan = report::parse_plan_document(json, flags.folder);
   plan.map = map_of(flags);
   plan.timeline = timeline_of(flags, plan, json);
-  const std::filesystem::path path =
-      flags.out.empty() ? std::filesystem::path(flags.folder).replace_extension(".html")
-                        : std::filesystem::path(flags.out);
+  const std::filesystem::path path = page_of(flags, beside(flags.folder));
   const std::string html = report::render(plan);
-  write_text_file(path, html);
+  files::write_text_file(path, html);
   if (!flags.json) {
     fmt::print("{}\n", path.string());
     return 0;
@@ -135,11 +144,10 @@ int run_report(const ReportFlags& flags) {
   add_plans(report, flags.plans);
   if (!flags.profile.empty()) report.machine = cluster::load_cluster(flags.profile);
   report.map = map_of(flags);
-  const std::filesystem::path path = flags.out.empty()
-                                         ? std::filesystem::path(flags.folder) / "report.html"
-                                         : std::filesystem::path(flags.out);
+  const std::filesystem::path path =
+      page_of(flags, std::filesystem::path(flags.folder) / "report.html");
   const std::string html = report::render(report);
-  write_text_file(path, html);
+  files::write_text_file(path, html);
   if (flags.json) {
     const Json json = {{"report", path.string()},
                        {"size_bytes", html.size()},
@@ -166,10 +174,8 @@ Run add_report(Subcommand command) {
       .check(existing_path())
       .required()
       .type_name("DIR|FILE");
-  command
-      .add_option("--out", flags->out,
-                  "page to write [report.html in the run's folder; FILE.html beside a file]")
-      .check(writable_file());
+  command.add_output("--out", flags->out,
+                     "page to write [report.html in the run's folder; FILE.html beside a file]");
   command
       .add_option("--plan", flags->plans,
                   "what `piper plan` wrote, --json or --out: this run's ranking, or a further plan "

@@ -15,6 +15,7 @@
 #include <piper/cost/mfu.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/trainer/trainer_estimator.h>
+#include <piper/files/output.h>
 #include <piper/plan/search.h>
 #include <piper/report/chrome_trace.h>
 #include <piper/report/report.h>
@@ -275,7 +276,7 @@ void write_html(const SimFlags& flags, const Priced& priced, const SimulatedStep
   page.comparison.emplace();
   page.comparison->predicted_step_seconds = summary.step_seconds;
   page.comparison->predicted_mfu = summary.mfu;
-  write_text_file(flags.html, report::render(page));
+  files::write_text_file(flags.html, report::render(page));
 }
 
 int run_sim(const SimFlags& flags) {
@@ -321,9 +322,8 @@ Run add_sim(Subcommand command) {
                   "scatter of compute times: standard deviation of their logarithm (what `piper "
                   "profile` measured; 0 where it did not)")
       .check(number_in(0, 2));
-  command.add_option("--trace", flags->trace, "write the timeline as a Chrome trace")
-      .check(writable_file());
-  command.add_option("--html", flags->html, "write the timeline as a page").check(writable_file());
+  command.add_output("--trace", flags->trace, "write the timeline as a Chrome trace");
+  command.add_output("--html", flags->html, "write the timeline as a page");
   add_trainer_flag(command, flags->trainer, kAsItsFile);
   command.add_flag("--all-ranks", flags->all_ranks,
                    "simulate every rank, also where one pipeline stands for all");

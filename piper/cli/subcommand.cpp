@@ -2,12 +2,14 @@
 #include <piper/base/error.h>
 #include <piper/base/standard_input.h>
 #include <piper/cli/subcommand.h>
+#include <piper/files/output.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <optional>
+#include <type_traits>
 
 namespace piper::cli {
 namespace {
@@ -33,6 +35,27 @@ std::string without_suffix(const std::string& text) {
   if (error != std::errc() || end != last || value < 0 || value > (INT64_MAX >> shift)) return text;
   return std::to_string(value << shift);
 }
+
+// Its folder exists, so that long work does not end in an error.
+std::string problem_of_output(const std::string& text) {
+  const std::filesystem::path folder = std::filesystem::path(text).parent_path();
+  std::error_code error;
+  if (text.empty()) return "is empty; allowed: the name of a file";
+  if (folder.empty() || std::filesystem::is_directory(folder, error)) return "";
+  return fmt::format("is {}; allowed: a file in a folder that exists ('{}' does not)", text,
+                     folder.string());
+}
+
+struct NamedOutput {
+  const CLI::Option* option;
+  const std::string* path;
+};
+std::vector<NamedOutput>& outputs() {
+  static std::vector<NamedOutput> all;
+  return all;
+}
+
+constexpr const char* kForce = "--force";
 
 }  // namespace
 
@@ -86,18 +109,6 @@ Check existing_file() {
 Check existing_folder() { return of(CLI::ExistingDirectory); }
 Check existing_path() { return of(CLI::ExistingPath); }
 
-Check writable_file() {
-  return {[](const std::string& text) {
-            const std::filesystem::path folder = std::filesystem::path(text).parent_path();
-            std::error_code error;
-            if (folder.empty() || std::filesystem::is_directory(folder, error))
-              return std::string();
-            return fmt::format("is {}; allowed: a file in a folder that exists ('{}' does not)",
-                               text, folder.string());
-          },
-          "FILE"};
-}
-
 Flag Flag::check(const Check& check) {
   option_->check(CLI::Validator(check.problem, check.shown));
   return *this;
@@ -150,12 +161,41 @@ Flag Flag::show_default() {
 
 template <class T>
 Flag Subcommand::add_option(const std::string& names, T& value, const std::string& summary) {
-  return Flag(app_->add_option(names, value, summary));
+  CLI::Option* option = app_->add_option(names, value, summary);
+  // An empty text is most likely a variable of a script that is not set.
+  if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, std::vector<std::string>> ||
+                std::is_same_v<T, std::optional<std::string>>)
+    option->check(CLI::Validator(
+        [](const std::string& text) {
+          return text.empty() ? std::string("is empty") : std::string();
+        },
+        ""));
+  return Flag(option);
 }
 
 template <class T>
 Flag Subcommand::add_flag(const std::string& names, T& value, const std::string& summary) {
   return Flag(app_->add_flag(names, value, summary));
+}
+
+Flag Subcommand::add_output(const std::string& name, std::string& path,
+                            const std::string& summary) {
+  CLI::Option* option = app_->add_option(name, path, summary);
+  option->check(CLI::Validator(problem_of_output, "FILE"));
+  outputs().push_back({option, &path});
+  add_force();
+  return Flag(option);
+}
+
+void Subcommand::add_force() {
+  if (app_->get_option_no_throw(kForce) != nullptr) return;
+  app_->add_flag_callback(kForce, files::replace_foreign_files,
+                          "replace a file of that name even where Piper did not write it");
+}
+
+void claim_outputs() {
+  for (const NamedOutput& output : outputs())
+    if (output.option->count() > 0) files::claim_output(*output.path, output.option->get_name());
 }
 
 #define PIPER_OPTION(...) \

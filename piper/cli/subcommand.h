@@ -31,7 +31,6 @@ Check one_of(const std::vector<std::string>& words);
 Check existing_file();  // or - for standard input
 Check existing_folder();
 Check existing_path();
-Check writable_file();  // its folder exists, so that long work does not end in an error
 
 // One flag or positional, as declared; a handle. All return the same flag.
 class Flag {
@@ -66,6 +65,11 @@ class Subcommand {
   Flag add_option(const std::string& names, T& value, const std::string& summary = "");
   template <class T>
   Flag add_flag(const std::string& names, T& value, const std::string& summary = "");
+  // A file that the command writes. Adds --force once. Once all flags are read, claim_outputs()
+  // claims it (files/output.h), so that a command that may not write it ends before it works.
+  Flag add_output(const std::string& name, std::string& path, const std::string& summary);
+  // The same for a command that names files itself: --force alone.
+  void add_force();
   // Takes a flag that is now another program's, hidden, and refuses it (InvalidInput): "validate
   // --phases moved: run piper-studies phases".
   void moved(const std::string& name, const std::string& run);
@@ -84,5 +88,8 @@ class Subcommand {
  private:
   CLI::App* app_;
 };
+
+// Of the command that was parsed. Throws InvalidInput, IoError.
+void claim_outputs();
 
 }  // namespace piper::cli

@@ -77,7 +77,7 @@ TEST_CASE("a description is loaded from a file") {
   const auto path = std::filesystem::temp_directory_path() / "piper_builtin_test.json";
   Cluster cluster = load_cluster("frontier");
   cluster.name = "mine";
-  write_json_file(path, to_json(cluster));
+  std::ofstream(path) << to_text(to_json(cluster));
   CHECK(load_cluster(path.string()).name == "mine");
   std::filesystem::remove(path);
 }

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -182,7 +183,7 @@ void write(const std::filesystem::path& path, const std::vector<Row>& rows) {
     }
     text += line_of(row, figures);
   }
-  write_text_file(path, text);
+  std::ofstream(path) << text;
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ using strategy::Strategy;
 constexpr const char* kVersion = "0.19.8";  // whose keys are written
 
 Json configuration(const Strategy& s) {
-  Json json;
+  Json json{{kWrittenBy, "piper"}};
   json["train_batch_size"] = s.global_batch_sequences;
   json["train_micro_batch_size_per_gpu"] = s.micro_batch_sequences;
   json["gradient_accumulation_steps"] = s.num_micro_batches;

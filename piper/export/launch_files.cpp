@@ -4,7 +4,7 @@
 namespace piper::exporting {
 
 std::string open_mpi_rankfile(std::span<const RankHost> ranks, int64_t cores_per_slot) {
-  std::string text;
+  std::string text = "# written by piper\n";
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const int64_t first = ranks[rank].slot * cores_per_slot;
     text += fmt::format("rank {}={} slot={}", rank, ranks[rank].host, first);
@@ -14,7 +14,7 @@ std::string open_mpi_rankfile(std::span<const RankHost> ranks, int64_t cores_per
 }
 
 std::string slurm_hostfile(std::span<const RankHost> ranks) {
-  std::string text;
+  std::string text = "# written by piper\n";
   for (const RankHost& rank : ranks) text += rank.host + "\n";
   return text;
 }

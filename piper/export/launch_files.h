@@ -1,4 +1,4 @@
-// A placement of ranks in the words of launchers.
+// A placement of ranks in the words of launchers, behind a comment that says who wrote it.
 #pragma once
 
 #include <cstdint>

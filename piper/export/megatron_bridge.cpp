@@ -68,8 +68,10 @@ Exported to_megatron_bridge(const Job& job) {
   };
   const Hosts hosts = hosts_of(job.strategy, job.machine);
   std::string& text = exported.text;
-  text = fmt::format("\"\"\"{}.\n\nFor NVIDIA-NeMo/Megatron-Bridge at 067f987d (2026-08).\n\n",
-                     what_of(job));
+  text = fmt::format(
+      "\"\"\"{}. Written by piper export.\n\nFor NVIDIA-NeMo/Megatron-Bridge at 067f987d "
+      "(2026-08).\n\n",
+      what_of(job));
   std::string environment;
   for (const auto& [name, value] : job.ruling.environment)
     environment += fmt::format("{}={} ", name, value);

@@ -30,7 +30,8 @@ Exported to_nemo(const Job& job) {
   Exported exported{.differs = std::move(of.differs), .cannot = std::move(of.cannot)};
   std::string& text = exported.text;
   text = fmt::format(
-      "# {}.\n# For NeMo 2 (nemo.lightning, nemo.collections.llm), which Megatron-Bridge has "
+      "# {}. Written by piper export.\n# For NeMo 2 (nemo.lightning, nemo.collections.llm), which "
+      "Megatron-Bridge has "
       "replaced: --to megatron-bridge.\n",
       what_of(job));
   for (const auto& [name, value] : job.ruling.environment)

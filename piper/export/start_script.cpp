@@ -24,12 +24,13 @@ std::string text_of(const StartScript& script, const strategy::Strategy& strateg
   const bool several = hosts.num_hosts > 1;
   std::string text = fmt::format(
       "#!/usr/bin/env bash\n"
-      "# {} on {} devices ({} x {}{}), for {}.\n",
+      "# {} on {} devices ({} x {}{}), for {}.\n"
+      "# Written by piper export.{}\n",
       strategy.model, strategy.mesh.world(), hosts.num_hosts, hosts.ranks_per_host,
-      on.empty() ? "" : ", " + on, script.software);
+      on.empty() ? "" : ", " + on, script.software,
+      several ? " Run it on every host, or under Slurm once, in an allocation:" : "");
   if (several)
     text += fmt::format(
-        "# Written by piper export. Run it on every host, or under Slurm once, in an allocation:\n"
         "#   export MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\n"
         "#   srun --nodes={} --ntasks-per-node=1 bash -c 'NODE_RANK=$SLURM_NODEID bash "
         "THIS_FILE'\n",

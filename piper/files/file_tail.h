@@ -3,6 +3,8 @@
 // it. Nothing is ever lost by it.
 #pragma once
 
+#include <piper/base/file_reader.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -10,6 +12,27 @@
 #include <string_view>
 
 namespace piper::files {
+
+// The bytes of such a file, read piece by piece, however long it is: of a text, or of a file that
+// outlives this. One thread.
+class Bytes {
+ public:
+  Bytes(std::string_view text) : text_(text), size_(text.size()) {}
+  Bytes(const std::string& text) : Bytes(std::string_view(text)) {}
+  explicit Bytes(const FileReader& file) : file_(&file), size_(static_cast<size_t>(file.size())) {}
+
+  size_t size() const { return size_; }
+  // At most `most` bytes from `offset` on, fewer only where they end; valid until the next call.
+  // Throws IoError.
+  std::string_view at(size_t offset, size_t most);
+
+ private:
+  std::string_view text_;
+  const FileReader* file_ = nullptr;
+  size_t size_;
+  std::string block_;  // of the file, from block_offset_ on
+  size_t block_offset_ = 0;
+};
 
 // How far a file can be trusted. `kept` <= `sound` <= its size.
 struct SoundPart {
@@ -23,8 +46,8 @@ struct SoundPart {
 // `beside`-2, -3, ... when that is taken, and is on the disk before the cut. `content` is what the
 // file holds. Returns what to tell the user, one line; "" = nothing was damaged. Throws IoError.
 // One thread.
-std::string cut_tail(const std::filesystem::path& file, std::string_view content,
-                     const SoundPart& part, const std::filesystem::path& beside);
+std::string cut_tail(const std::filesystem::path& file, Bytes content, const SoundPart& part,
+                     const std::filesystem::path& beside);
 
 // `wanted`, or the first of `wanted`-2, -3, ... that nothing has.
 std::filesystem::path unused_path(const std::filesystem::path& wanted);

@@ -3,6 +3,7 @@
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/files/file_writer.h>
+#include <piper/files/output.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -24,10 +25,9 @@ std::string full_disk(const std::filesystem::path& folder, int64_t needed, int64
 Disk real_disk() { return {.write = ::write, .sync = ::fsync, .free_bytes = free_bytes}; }
 
 FileWriter::FileWriter(std::filesystem::path path, int64_t expected_bytes, Disk disk)
-    : path_(std::move(path)),
-      expected_bytes_(expected_bytes),
-      disk_(std::move(disk)),
-      fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+    : path_(std::move(path)), expected_bytes_(expected_bytes), disk_(std::move(disk)), fd_(-1) {
+  require_output(path_, Existing::kAny);
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (fd_ < 0) fail("created");
 }
 

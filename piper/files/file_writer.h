@@ -36,7 +36,8 @@ struct Disk {
 };
 Disk real_disk();
 
-// Creates (or empties) a file and appends to it. All functions throw IoError naming path and cause;
+// Creates (or empties) a file and appends to it; a link, a file that this process reads and what is
+// no regular file are refused (output.h). All functions throw IoError naming path and cause;
 // a full disk is said with the bytes still needed and the bytes free. One thread.
 class FileWriter {
  public:

@@ -80,7 +80,7 @@ class Profiler {
   Profiler(const ProfileOptions& options, Profile& profile)
       : options_(options), profile_(profile), host_(profile.cluster) {
     if (!options.partial.empty())
-      journal_ = ProfileJournal(options.partial, measured_with(options, host_));
+      journal_ = ProfileJournal(options.partial, measured_with(options, host_), options.fresh);
     profile_.num_restored = journal_.num_restored();
     links_ = {.num_ranks = options.num_ranks,
               .devices = options.devices,

@@ -39,6 +39,7 @@ struct ProfileOptions {
   // The partial file (profile_journal.h): read when it is there. It stays, for the caller to remove
   // once the result is kept. Empty: none.
   std::filesystem::path partial;
+  bool fresh = false;  // measures all anew: the partial file is replaced at the first point
   // Of ranks in several processes (measure_links_of), as a training run of those processes would
   // use them. Empty: the links between threads are measured.
   std::vector<cluster::Curve> links;

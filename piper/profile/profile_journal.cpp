@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/files/output.h>
 #include <piper/profile/profile_journal.h>
 
-#include <cmath>
+#include <cerrno>
+#include <cstring>
 #include <sstream>
 
 namespace piper::profile {
@@ -92,15 +94,11 @@ std::string to_text(const MeasuredPoints& points, const Json& measured_with) {
   return text;
 }
 
-ProfileJournal::ProfileJournal(std::filesystem::path path, const Json& measured_with)
-    : path_(std::move(path)) {
-  if (std::filesystem::exists(path_))
-    points_ = read_points(read_text_file(path_), measured_with, path_.string());
+ProfileJournal::ProfileJournal(std::filesystem::path path, Json measured_with, bool fresh)
+    : path_(std::move(path)), measured_with_(std::move(measured_with)) {
+  if (!fresh && std::filesystem::exists(path_))
+    points_ = read_points(read_text_file(path_), measured_with_, path_.string());
   num_restored_ = std::ssize(points_);
-  // As a file of its own: what was cut off is gone.
-  write_text_file(path_, to_text(points_, measured_with));
-  out_.open(path_, std::ios::app);
-  if (!out_) throw IoError(fmt::format("cannot write {}", path_.string()));
 }
 
 std::optional<cluster::Timing> ProfileJournal::find(const std::string& curve,
@@ -113,9 +111,17 @@ std::optional<cluster::Timing> ProfileJournal::find(const std::string& curve,
 void ProfileJournal::add(const std::string& curve, const std::vector<double>& at,
                          const cluster::Timing& timing) {
   if (path_.empty()) return;
+  if (!out_) {
+    // As a file of its own: what was cut off is gone.
+    files::write_text_file(path_, to_text(points_, measured_with_), files::Existing::kRecord);
+    out_.reset(
+        ::fdopen(files::open_output(path_, files::Start::kEnd, files::Existing::kRecord), "a"));
+  }
   points_[{curve, at}] = timing;
-  out_ << to_json(curve, at, timing).dump() << "\n" << std::flush;
-  if (!out_) throw IoError(fmt::format("cannot write {}", path_.string()));
+  const std::string line = to_json(curve, at, timing).dump() + "\n";
+  if (!out_ || std::fwrite(line.data(), 1, line.size(), out_.get()) != line.size() ||
+      std::fflush(out_.get()) != 0)
+    throw IoError(path_.string() + ": cannot be written: " + std::strerror(errno));
 }
 
 }  // namespace piper::profile

@@ -7,13 +7,14 @@
 // A line cut off by a crash ends the file: it and what follows is measured again. Not thread-safe.
 #pragma once
 
-#include <piper/base/json_fwd.h>
+#include <piper/base/json.h>
 #include <piper/cluster/curve.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -35,19 +36,25 @@ class ProfileJournal {
  public:
   // Keeps nothing.
   ProfileJournal() = default;
-  // Reads `path` if it is there and appends to it. Throws InvalidInput when it was made with
-  // something else, naming the first difference, or is no such file; IoError when it cannot be
-  // written.
-  ProfileJournal(std::filesystem::path path, const Json& measured_with);
+  // Reads `path` if it is there, unless it begins `fresh`, and goes on with it at the first point
+  // that is added; until then the file stays as it is. Throws InvalidInput when it was made with
+  // something else, naming the first difference, or is no such file.
+  ProfileJournal(std::filesystem::path path, Json measured_with, bool fresh = false);
 
   std::optional<cluster::Timing> find(const std::string& curve,
                                       const std::vector<double>& at) const;
+  // Throws IoError when the file cannot be written; InvalidInput where it is a link.
   void add(const std::string& curve, const std::vector<double>& at, const cluster::Timing& timing);
   int64_t num_restored() const { return num_restored_; }
 
  private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+
   std::filesystem::path path_;
-  std::ofstream out_;
+  Json measured_with_;
+  std::unique_ptr<std::FILE, Close> out_;  // from the first point on
   MeasuredPoints points_;
   int64_t num_restored_ = 0;
 };

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/files/output.h>
 #include <piper/report/chrome_trace.h>
 
 #include <map>
@@ -147,8 +148,8 @@ bool has_tasks(const graph::Graph& graph, int32_t rank) {
 void write_chrome_trace(std::ostream& out, const schedule::StepGraph& step,
                         const graph::Timeline& timeline, const TraceDescription& description) {
   PIPER_CHECK(timeline.tasks.size() == step.graph.tasks().size(), "a timeline of another graph");
-  out << R"({"displayTimeUnit":"ms","otherData":{"title":)" << quoted(description.title)
-      << R"(},"traceEvents":[)";
+  out << R"({"written_by":"piper","displayTimeUnit":"ms","otherData":{"title":)"
+      << quoted(description.title) << R"(},"traceEvents":[)";
   {
     Events events(out);
     TraceWriter writer(events, step, timeline, description);
@@ -163,7 +164,7 @@ void write_chrome_trace_file(const std::filesystem::path& path, const schedule::
                              const graph::Timeline& timeline, const TraceDescription& description) {
   std::ostringstream out;
   write_chrome_trace(out, step, timeline, description);
-  write_text_file(path, out.view());
+  files::write_text_file(path, out.view());
 }
 
 }  // namespace piper::report

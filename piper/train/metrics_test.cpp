@@ -40,10 +40,10 @@ TEST_CASE("a metrics file that is something else is not thrown away") {
   const piper::testing::TestFolder folder;
   const auto path = folder.write("metrics.jsonl", "{\"step\": 1}\nmy notes\n");
   {
-    const MetricsWriter writer(path, 1);
-    REQUIRE(writer.notes().size() == 1);
-    CHECK(writer.notes()[0].starts_with(path.string() + ": line 2 is damaged: "));
-    CHECK(writer.notes()[0].ends_with(
+    const std::vector<std::string> notes = MetricsWriter(path, 1).take_notes();
+    REQUIRE(notes.size() == 1);
+    CHECK(notes[0].starts_with(path.string() + ": line 2 is damaged: "));
+    CHECK(notes[0].ends_with(
         "; from there on 9 bytes were cut off and are in metrics.jsonl.damaged"));
   }
   CHECK(read_text_file(path) == "{\"step\": 1}\n");
@@ -67,19 +67,18 @@ TEST_CASE("a file that is cut anywhere keeps its whole lines; the torn one is ke
     const piper::testing::TestFolder folder;
     const auto path = folder.write("metrics.jsonl", cut);
     folder.write("metrics.jsonl.damaged", "of an earlier crash");
-    const MetricsWriter writer(path, 4);
+    const std::vector<std::string> notes = MetricsWriter(path, 4).take_notes();
     CHECK(read_text_file(path) == text.substr(0, whole));
     CHECK(read_text_file(path.string() + ".damaged") == "of an earlier crash");
     const std::filesystem::path beside = path.string() + ".damaged-2";
     REQUIRE(std::filesystem::exists(beside) == (whole < size));
     if (whole < size) CHECK(read_text_file(beside) == cut.substr(whole));
     const bool all_there = whole == text.size();
-    CHECK(writer.notes().size() == (whole < size ? 1 : 0) + (all_there ? 0 : 1));
+    CHECK(notes.size() == (whole < size ? 1 : 0) + (all_there ? 0 : 1));
     if (!all_there)
-      CHECK(writer.notes().back() ==
-            path.string() + ": steps " +
-                std::to_string(1 + std::count(cut.begin(), cut.end(), '\n')) +
-                " to 4 are not in it");
+      CHECK(notes.back() == path.string() + ": steps " +
+                                std::to_string(1 + std::count(cut.begin(), cut.end(), '\n')) +
+                                " to 4 are not in it");
   }
 }
 

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/base/json.h>
+#include <piper/files/output.h>
 #include <piper/report/run_files.h>
 #include <piper/train/run.h>
 #include <testing/cost/example_model.h>
@@ -51,7 +52,8 @@ TEST_CASE("a cluster without figures for the precision trains, without a predict
   CHECK(c.ranks[0].measured_peak_bytes.value_or(0) > 0);
   CHECK(!c.time_components.empty());
 
-  write_json_file(r.folder / report::kRunFile, report::to_json(report::Header{.model = "small"}));
+  files::write_json_file(r.folder / report::kRunFile,
+                         report::to_json(report::Header{.model = "small"}));
   const std::string page = report::render(report::read_run(r.folder));
   CHECK(page.find("Nothing was predicted for this run: cluster nodes has no compute figures") !=
         std::string::npos);

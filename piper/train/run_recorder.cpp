@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/files/output.h>
 #include <piper/report/chrome_trace.h>
 #include <piper/report/run_files.h>
 #include <piper/schedule/rank_chunks.h>
@@ -329,18 +330,18 @@ void RunRecorder::write_files(const std::filesystem::path& folder, const RunResu
     report::write_chrome_trace_file(folder / report::kPredictedTraceFile, step_,
                                     result.prediction_with_load->timeline, description);
   else  // of an earlier run in this folder
-    std::filesystem::remove(folder / report::kPredictedTraceFile);
+    files::remove_output(folder / report::kPredictedTraceFile);
   description.title = "measured";
   report::write_chrome_trace_file(folder / report::kMeasuredTraceFile, step_,
                                   result.measurement.timeline, description);
-  write_json_file(folder / report::kComparisonFile, report::to_json(result.comparison));
-  write_json_file(folder / report::kTrafficFile, to_json(result.traffic));
+  files::write_json_file(folder / report::kComparisonFile, report::to_json(result.comparison));
+  files::write_json_file(folder / report::kTrafficFile, to_json(result.traffic));
   report::ExpertRows rows;
   rows.num_steps = std::ssize(seconds_);
   for (const auto& [layer, counts] : expert_rows_)
     rows.layers.push_back({.layer = layer, .rows = counts});
   add_spans(rows);
-  write_json_file(folder / report::kExpertLoadFile, report::to_json(rows));
+  files::write_json_file(folder / report::kExpertLoadFile, report::to_json(rows));
 }
 
 // However long the run, at most kMostSpans stretches: when there are more, each two become one.

@@ -14,8 +14,12 @@ void StepRecords::open(int64_t first_step, const checkpoint::TrainState& state) 
   skipped_in_a_row_ = state.skipped_in_a_row;
   writer_.emplace(run_.request.folder / "metrics.jsonl", first_step - 1);
   events_.emplace(run_.request.folder / "tensorboard", first_step);
-  for (const auto* notes : {&writer_->notes(), &events_->notes()})
-    for (const std::string& note : *notes) run_.say(note);
+  say_notes();
+}
+
+void StepRecords::say_notes() {
+  for (const std::vector<std::string>& notes : {writer_->take_notes(), events_->take_notes()})
+    for (const std::string& note : notes) run_.say(note);
 }
 
 void StepRecords::add(comm::Transport& transport, int64_t number,
@@ -46,6 +50,7 @@ void StepRecords::add(comm::Transport& transport, int64_t number,
       number,
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(),
       report::tensorboard_scalars(metrics));
+  say_notes();
   metrics_.push_back(metrics);
   recorder_.record(number, seconds, outcome.expert_rows);
   if (run_.request.on_step) run_.request.on_step(metrics);

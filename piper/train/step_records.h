@@ -37,6 +37,8 @@ class StepRecords {
   void sync() const;
 
  private:
+  void say_notes();
+
   const RunContext& run_;
   RunRecorder& recorder_;
   std::optional<MetricsWriter> writer_;

@@ -2,6 +2,7 @@
 #include <piper/base/json.h>
 #include <piper/cost/expert_price.h>
 #include <piper/executor/clock.h>
+#include <piper/files/output.h>
 #include <piper/plan/question.h>
 #include <piper/report/run_files.h>
 #include <piper/strategy/runnable.h>
@@ -54,7 +55,7 @@ void StrategyWatch::note(int64_t number, double seconds, const graph::Timeline& 
   const bool changes =
       run_.request.replan.kind == plan::Replan::kAuto && number + 1 < run_.last_step();
   const std::filesystem::path file = run_.request.folder / report::kProposedStrategyFile;
-  write_json_file(file, strategy::to_json(found->proposal.strategy));
+  files::write_json_file(file, strategy::to_json(found->proposal.strategy));
   run_.say(fmt::format("step {}: {}; {}", number, plan::to_text(*found, run_.request.strategy),
                        changes ? "the run saves and goes on with it"
                                : "to go on with it: --resume --strategy " + file.string()));

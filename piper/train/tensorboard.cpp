@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/files/file_writer.h>
+#include <piper/files/output.h>
 #include <piper/train/tensorboard.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 namespace piper::train {
 namespace {
@@ -124,6 +126,15 @@ std::optional<std::string_view> first_event(std::string_view bytes) {
   return event;
 }
 
+// The bytes of the record there, or as many of them as could hold one of a step.
+std::string_view record_at(files::Bytes& bytes, size_t offset) {
+  constexpr uint64_t kLongest = uint64_t{16} << 20;
+  const std::string_view head = bytes.at(offset, kRecordHead);
+  if (head.size() < kRecordHead) return head;
+  const uint64_t size = std::min(number_at<uint64_t>(head, 0), kLongest);
+  return bytes.at(offset, kRecordHead + size + kRecordTail);
+}
+
 constexpr std::string_view kEventPrefix = "events.out.tfevents.", kEventSuffix = ".piper";
 
 // The digits in the name of an event file.
@@ -145,12 +156,13 @@ std::vector<std::filesystem::path> event_files(const std::filesystem::path& fold
 
 // Leaves of an earlier start's file what came before `first_step`. Returns what to tell the user.
 std::string cut_events(const std::filesystem::path& file, int64_t first_step) {
-  const std::string content = read_text_file(file);
-  const files::SoundPart part = sound_events(content, first_step - 1);
+  const FileReader content(file, Reads::kRecord);
+  const files::SoundPart part = sound_events(files::Bytes(content), first_step - 1);
   const std::string name = file.filename().string();
-  const std::string said = files::cut_tail(
-      file, content, part, file.parent_path() / fmt::format("events.{}.damaged", number_in(name)));
-  if (part.last_step == 0) std::filesystem::remove(file);
+  const std::string said =
+      files::cut_tail(file, files::Bytes(content), part,
+                      file.parent_path() / fmt::format("events.{}.damaged", number_in(name)));
+  if (part.last_step == 0) files::remove_output(file);
   return said;
 }
 
@@ -162,10 +174,10 @@ bool is_event_file(std::string_view name) {
          number_in(name).find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-files::SoundPart sound_events(std::string_view bytes, int64_t last_step) {
+files::SoundPart sound_events(files::Bytes bytes, int64_t last_step) {
   files::SoundPart part;
   for (int64_t number = 1; part.sound < bytes.size(); ++number) {
-    const auto event = first_event(bytes.substr(part.sound));
+    const auto event = first_event(record_at(bytes, part.sound));
     const auto step = event ? step_of_event(*event) : std::nullopt;
     if (!step) {
       part.damage = fmt::format("record {} is torn or damaged", number);
@@ -197,20 +209,40 @@ EventWriter::EventWriter(const std::filesystem::path& folder, int64_t first_step
   } catch (const std::filesystem::filesystem_error& error) {
     throw IoError(fmt::format("{}: {}", folder.string(), error.code().message()));
   }
-  file_.reset(std::fopen(path_.c_str(), "wbe"));
+  open();
+}
+
+// The first record names the format and, as the source of what follows, Piper.
+void EventWriter::open() {
+  file_.reset(
+      ::fdopen(files::open_output(path_, files::Start::kEmpty, files::Existing::kRecord), "w"));
   if (!file_) throw IoError(path_.string() + ": cannot be written: " + std::strerror(errno));
-  std::string version = event_head(0, 0);
+  std::string version = event_head(0, 0), source;
   bytes_field(version, 3, "brain.Event:2");
+  bytes_field(source, 1, "written by piper");
+  bytes_field(version, 10, source);
   record(version);
 }
 
+std::vector<std::string> EventWriter::take_notes() { return std::exchange(notes_, {}); }
+
 void EventWriter::sync() const {
+  const std::lock_guard lock(mutex_);
   if (::fsync(::fileno(file_.get())) != 0)
     throw IoError(path_.string() + ": cannot be flushed: " + std::strerror(errno));
 }
 
 void EventWriter::write(int64_t step, double seconds,
                         const std::vector<std::pair<std::string, double>>& scalars) {
+  if (!files::is_still(path_, ::fileno(file_.get()))) {
+    const std::lock_guard lock(mutex_);
+    files::require_output(path_, files::Existing::kOurs);
+    open();
+    notes_.push_back(
+        fmt::format("{}: was removed or replaced while training: what was in it before step {} is "
+                    "not in it any more",
+                    path_.string(), step));
+  }
   std::string summary;
   for (const auto& [tag, value] : scalars) {
     std::string one;

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,7 +23,7 @@ namespace piper::train {
 // How far an event file can be trusted, and how much of it belongs to steps up to `last_step`:
 // records whose two checksums are right and whose event can be read. Never throws: any bytes are an
 // answer. Linear.
-files::SoundPart sound_events(std::string_view bytes, int64_t last_step);
+files::SoundPart sound_events(files::Bytes bytes, int64_t last_step);
 
 class EventWriter {
  public:
@@ -38,11 +39,12 @@ class EventWriter {
   // Returns when all events written before the call are on the disk. Any thread. Throws IoError.
   void sync() const;
 
-  // What to tell the user of the files as they were found.
-  const std::vector<std::string>& notes() const { return notes_; }
+  // What to tell the user of the files, since the last call. The thread that writes.
+  std::vector<std::string> take_notes();
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  void open();
   void record(std::string_view event);
 
   struct Close {
@@ -50,6 +52,7 @@ class EventWriter {
   };
   std::filesystem::path path_;
   std::unique_ptr<std::FILE, Close> file_;
+  mutable std::mutex mutex_;  // of file_, which sync() uses while an event is written
   std::vector<std::string> notes_;
 };
 

@@ -99,9 +99,10 @@ TEST_CASE("a run that goes on cuts earlier event files at its first step, and ke
   folder.write("t/events.out.tfevents.0000000001.piper", first + "torn");
   folder.write("t/events.out.tfevents.0000000006.piper", second);
   folder.write("t/events.out.tfevents.1700000000.host.1", "of another program");
-  const EventWriter writer(folder.path() / "t", 6);
-  REQUIRE(writer.notes().size() == 1);
-  CHECK(writer.notes()[0].ends_with(
+  EventWriter writer(folder.path() / "t", 6);
+  const std::vector<std::string> notes = writer.take_notes();
+  REQUIRE(notes.size() == 1);
+  CHECK(notes[0].ends_with(
       "from there on 4 bytes were cut off and are in events.0000000001.damaged"));
   CHECK(read_text_file(folder.path() / "t/events.0000000001.damaged") == "torn");
   CHECK(read_text_file(folder.path() / "t/events.out.tfevents.0000000001.piper") ==

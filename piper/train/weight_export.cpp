@@ -36,7 +36,7 @@ void WeightExport::add(RankTrainer& trainer, comm::Transport& transport, const s
 void WeightExport::write() const {
   if (pieces_.empty()) return;
   checkpoint::export_weights(
-      run_.request.folder / "weights",
+      run_.request.folder / kFolder,
       checkpoint::config_with_modules(run_.request.config, run_.request.model),
       checkpoint::with_module_tables(nn::put_together(pieces_), run_.request.model));
 }

@@ -13,6 +13,8 @@ namespace piper::train {
 
 class WeightExport {
  public:
+  static constexpr const char* kFolder = "weights";  // of the run's folder
+
   explicit WeightExport(const RunContext& run) : run_(run) {}
 
   // All ranks call it, with gathered weights. Other processes leave their pieces in files, which
