@@ -61,7 +61,10 @@ bool is_own_file(std::string_view name) {
 std::vector<std::string> names_in(const fs::path& folder, bool (*wanted)(std::string_view)) {
   std::vector<std::string> names;
   std::error_code error;
-  if (!fs::exists(folder, error)) return names;
+  if (!fs::exists(folder, error)) {
+    if (may_pass(error.value())) fail(folder, "listed", error);
+    return names;
+  }
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     const std::string name = entry->path().filename().string();
@@ -136,6 +139,11 @@ Search find_newest_complete(const fs::path& folder) {
   Search search;
   for (const std::string& name : newest_first(names_in(folder, is_checkpoint))) {
     Inspection found = inspect_checkpoint(folder / name, Depth::kHashes);
+    if (found.obstacle == Obstacle::kOtherVersion) throw OtherVersion(found.problems);
+    if (found.obstacle == Obstacle::kUnreadable)
+      throw IoError(fmt::format(
+          "{}\n{}: is not passed over for that; once it can be read, or is moved away, try again",
+          fmt::join(found.problems, "\n"), (folder / name).string()));
     if (!found.problems.empty()) {
       search.damaged.push_back(std::move(found));
       continue;
@@ -220,18 +228,24 @@ Rotation keep_newest(const fs::path& folder, int64_t keep) {
     if (found.manifest) done.read_bytes += bytes_of(*found.manifest);
     if (found.problems.empty())
       ++kept;
-    else
+    else if (found.obstacle == Obstacle::kNone)
       done.notes.push_back(set_aside(found));
+    else  // it stays, and counts as none
+      done.notes.push_back(found.problems.front());
   }
   return done;
 }
 
-std::vector<std::string> remove_checkpoints(const fs::path& folder) {
+void require_removable(const fs::path& folder) {
   std::error_code error;
   if (fs::is_symlink(folder, error))
     throw InvalidInput(folder.string() +
                        ": is a symbolic link, and --fresh follows none; allowed: to delete the "
                        "checkpoints where it leads, or another --run folder");
+}
+
+std::vector<std::string> remove_checkpoints(const fs::path& folder) {
+  require_removable(folder);
   std::vector<std::string> notes;
   const auto wanted = [](std::string_view name) {
     return is_checkpoint(name) || is_leftover(name) || is_damaged(name);

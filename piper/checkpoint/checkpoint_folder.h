@@ -31,7 +31,8 @@ struct Search {
   std::vector<Inspection> damaged;        // the newer ones, newest first
 };
 // Reads and hashes the newest, and older ones as long as there is something wrong. An absent folder
-// holds none.
+// holds none. Throws IoError where one cannot be read now, OtherVersion where another Piper wrote
+// it: neither is damage, and nothing is passed over for it.
 Search find_newest_complete(const std::filesystem::path& folder);
 
 // Every problem of those passed over.
@@ -69,6 +70,9 @@ struct Rotation {
 // with few good ones nothing is removed. When there are no more than `keep`, nothing is read.
 // Throws IoError.
 Rotation keep_newest(const std::filesystem::path& folder, int64_t keep);
+
+// Throws InvalidInput when `folder` is a symbolic link, which remove_checkpoints() does not follow.
+void require_removable(const std::filesystem::path& folder);
 
 // Removes every checkpoint, leftover and what was set aside. Returns what to tell the user of the
 // files of others that stay. Throws InvalidInput when `folder` is a symbolic link; IoError.

@@ -2,8 +2,10 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/checkpoint/checkpoint_folder.h>
+#include <sys/fsuid.h>
 #include <testing/checkpoint/checkpoint_test_run.h>
 #include <tests/test_folder.h>
+#include <unistd.h>
 
 namespace piper::checkpoint {
 namespace {
@@ -93,6 +95,57 @@ TEST_CASE("the last verified checkpoint stays, and with none left it is said wha
   CHECK(damaged_names(folder.path()) == Names{"step-00000001.damaged", "step-00000002.damaged",
                                               "step-00000003.damaged", "step-00000003.damaged-2"});
   CHECK(require_newest_complete(folder.path()).manifest.state.step == 2);
+}
+
+// While it lives, files are opened as by somebody who is not root, whom no mode stops.
+struct AsSomebody {
+  AsSomebody() { ::setfsuid(65534); }
+  ~AsSomebody() { ::setfsuid(::geteuid()); }
+};
+
+TEST_CASE("what cannot be read now, or another Piper wrote, is no damage: nothing is passed over") {
+  const testing::TestFolder folder;
+  const std::vector<RankState> ranks = some_ranks(2);
+  for (const int64_t step : {1, 2, 3}) save(folder.path(), step, ranks);
+  const fs::path newest = folder.path() / checkpoint_name(3);
+  const Names all = entries(folder.path());
+  for (const char* name : {"rank-00001.safetensors", "manifest.json", "manifest.json.sha256", ""}) {
+    CAPTURE(name);
+    fs::permissions(newest / name, fs::perms::none);
+    {
+      const AsSomebody somebody;
+      try {
+        find_newest_complete(folder.path());
+        FAIL("went back");
+      } catch (const IoError& error) {
+        CHECK(std::string(error.what()).find("Permission denied") != std::string::npos);
+        CHECK(std::string(error.what()).find("is not passed over") != std::string::npos);
+      }
+      if (*name != '\0') keep_newest(folder.path(), 2);  // counts as none, and stays
+    }
+    CHECK(entries(folder.path()) == all);
+    fs::permissions(newest / name, fs::perms::owner_all);
+  }
+  const std::string text = read_text_file(newest / "manifest.json");
+  for (const char* format :
+       {"piper-checkpoint-3", "piper-checkpoint-99999999999999999999", "piper-checkpoint-1"}) {
+    CAPTURE(format);
+    std::string other = text;
+    other.replace(other.find("piper-checkpoint-2"), 18, format);
+    folder.write(checkpoint_name(3) + "/manifest.json", other);
+    folder.write(checkpoint_name(3) + "/manifest.json.sha256",
+                 files::sha256_hex(other) + "  manifest.json\n");
+    try {
+      find_newest_complete(folder.path());
+      FAIL("went back");
+    } catch (const OtherVersion& error) {
+      const bool is_newer = std::string_view(format) != "piper-checkpoint-1";
+      CHECK(std::string(error.what()).find(is_newer ? "a newer Piper" : "an earlier Piper") !=
+            std::string::npos);
+    }
+    keep_newest(folder.path(), 2);
+    CHECK(entries(folder.path()) == all);
+  }
 }
 
 TEST_CASE("removing touches what Piper wrote, and follows no link") {

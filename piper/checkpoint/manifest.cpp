@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <limits>
+#include <string_view>
 
 namespace piper::checkpoint {
 namespace {
@@ -15,9 +16,10 @@ namespace fs = std::filesystem;
 
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kManifestHash = "manifest.json.sha256";
+// Version 1 had shards by stored parameter, of which only the same mesh could make sense.
+constexpr std::string_view kFormatName = "piper-checkpoint-";
+constexpr int64_t kFormatVersion = 2;
 constexpr const char* kFormat = "piper-checkpoint-2";
-// Shards by stored parameter, of which only the same mesh can make sense.
-constexpr const char* kOldFormat = "piper-checkpoint-1";
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
 std::string hash_line(std::string_view manifest) {
@@ -183,15 +185,32 @@ Json to_json(const Manifest& manifest) {
           {"files", files}};
 }
 
+namespace {
+
+void require_version(const Json& json, const std::string& source) {
+  const Json format = json.is_object() ? json.value("format", Json()) : Json();
+  const std::string text = format.is_string() ? format.get<std::string>() : "";
+  if (!text.starts_with(kFormatName) || text == kFormat) return;
+  const std::string_view number = std::string_view(text).substr(kFormatName.size());
+  int64_t version = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), version);
+  const bool is_number = error == std::errc() && end == number.data() + number.size();
+  const bool is_newer = error == std::errc::result_out_of_range || version > kFormatVersion;
+  if (!is_number && !is_newer) return;
+  throw OtherVersion(fmt::format(
+      "{}: 'format' is {}, written by {} Piper; allowed: \"{}\" ({})", source, quote(format),
+      is_newer ? "a newer" : "an earlier", kFormat,
+      is_newer ? "go on with that Piper, or move the checkpoint away"
+               : "finish that run with the Piper that began it, or start anew from its exported "
+                 "weights"));
+}
+
+}  // namespace
+
 Manifest parse_manifest(const Json& json, const std::string& source) {
   Problems problems(source);
   ObjectReader root(json, "", &problems);
-  if (json.is_object() && json.value("format", Json()) == kOldFormat)
-    throw InvalidInput(
-        fmt::format("{}: 'format' is \"{}\", written by an earlier Piper; allowed: \"{}\" (finish "
-                    "that run with "
-                    "the Piper that began it, or start anew from its exported weights)",
-                    source, kOldFormat, kFormat));
+  require_version(json, source);
   root.choice("format", {kFormat});
   Manifest manifest{.identity = read_identity(root), .state = read_state(root)};
   const Json* files = root.array("files");
@@ -213,7 +232,7 @@ Manifest parse_manifest(const Json& json, const std::string& source) {
 }
 
 void write_manifest(const fs::path& folder, const Manifest& manifest, const files::Disk& disk) {
-  const std::string text = to_json(manifest).dump(2) + "\n";
+  const std::string text = to_text(to_json(manifest), 2) + "\n";
   for (const auto& [name, content] :
        {std::pair(kManifest, text), std::pair(kManifestHash, hash_line(text))}) {
     files::FileWriter writer(folder / name, static_cast<int64_t>(content.size()), disk);
@@ -226,7 +245,7 @@ void write_manifest(const fs::path& folder, const Manifest& manifest, const file
 Manifest read_manifest(const fs::path& checkpoint) {
   std::error_code error;
   for (const char* name : {kManifest, kManifestHash})
-    if (!fs::is_regular_file(checkpoint / name, error))
+    if (!fs::is_regular_file(checkpoint / name, error) && !may_pass(error.value()))
       throw InvalidInput(fmt::format("{}: is not a complete checkpoint: {} is missing",
                                      checkpoint.string(), name));
   const std::string path = (checkpoint / kManifest).string();
@@ -242,6 +261,10 @@ namespace {
 std::string damage(const fs::path& checkpoint, const files::FileRecord& file, Depth depth) {
   std::error_code error;
   const auto bytes = fs::file_size(checkpoint / file.name, error);
+  if (may_pass(error.value()))
+    throw IoError(
+        fmt::format("{}: cannot be read: {}", (checkpoint / file.name).string(), error.message()),
+        error.value());
   if (error) return "is missing";
   if (static_cast<int64_t>(bytes) != file.bytes)
     return fmt::format("is damaged: it holds {} bytes instead of {}", bytes, file.bytes);
@@ -257,19 +280,25 @@ std::string damage(const fs::path& checkpoint, const files::FileRecord& file, De
 
 Inspection inspect_checkpoint(const fs::path& checkpoint, Depth depth) {
   std::error_code error;
-  if (!fs::is_directory(checkpoint, error))
+  if (!fs::is_directory(checkpoint, error) && !may_pass(error.value()))
     throw InvalidInput(checkpoint.string() + ": there is no such checkpoint");
   Inspection found{.path = checkpoint};
   const auto add = [&](const std::string& problem) {
     found.problems.push_back(checkpoint.string() + ": " + problem);
   };
+  const auto note = [&](const IoError& problem) {
+    found.problems.emplace_back(problem.what());
+    if (may_pass(problem.cause())) found.obstacle = Obstacle::kUnreadable;
+  };
   try {
     found.manifest = read_manifest(checkpoint);
   } catch (const InvalidInput& problem) {
     found.problems = problem.problems();
+    if (dynamic_cast<const OtherVersion*>(&problem) != nullptr)
+      found.obstacle = Obstacle::kOtherVersion;
     return found;
   } catch (const IoError& problem) {
-    found.problems.emplace_back(problem.what());
+    note(problem);
     return found;
   }
   if (checkpoint.filename() != checkpoint_name(found.manifest->state.step))
@@ -279,7 +308,7 @@ Inspection inspect_checkpoint(const fs::path& checkpoint, Depth depth) {
       if (const std::string what = damage(checkpoint, file, depth); !what.empty())
         add(file.name + " " + what);
     } catch (const IoError& problem) {
-      found.problems.emplace_back(problem.what());
+      note(problem);
     }
   }
   return found;

@@ -69,14 +69,28 @@ void write_manifest(const std::filesystem::path& folder, const Manifest& manifes
 // the disk, not from what the system holds of them in memory (sha256.h), and hashed.
 enum class Depth { kSizes, kHashes, kStorage };
 
+// Why a checkpoint cannot be judged: it is neither sound nor damaged as far as anybody can tell.
+enum class Obstacle {
+  kNone,
+  kUnreadable,   // now: may_pass() of error.h
+  kOtherVersion  // another Piper's, newer or older
+};
+
 struct Inspection {
   std::filesystem::path path;
   std::optional<Manifest> manifest;  // none: it cannot be read
   std::vector<std::string>
       problems;  // a line for every file that is missing or damaged; empty = complete
+  Obstacle obstacle = Obstacle::kNone;  // of the first file that has one; `problems` says it too
 };
 
-// The manifest of a checkpoint, checked against its own hash. Throws InvalidInput, IoError.
+// A manifest of another version of the format.
+class OtherVersion : public InvalidInput {
+  using InvalidInput::InvalidInput;
+};
+
+// The manifest of a checkpoint, checked against its own hash. Throws InvalidInput, OtherVersion,
+// IoError.
 Manifest read_manifest(const std::filesystem::path& checkpoint);
 
 // Compares a checkpoint with its manifest. Throws InvalidInput when there is no such folder.
