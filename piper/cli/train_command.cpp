@@ -17,6 +17,7 @@
 #include <piper/cli/train_text.h>
 #include <piper/comm/world.h>
 #include <piper/cost/expert_price.h>
+#include <piper/files/output.h>
 #include <piper/model/count.h>
 #include <piper/model/import.h>
 #include <piper/nn/experts_grouped.h>
@@ -123,8 +124,8 @@ void write_head(const train::RunRequest& request) {
       {"text", describe(request.corpus)},
       {"steps", fmt::format("{} of {} sequences of {} tokens", request.num_steps,
                             request.strategy.global_batch_sequences, request.strategy.sequence)}};
-  write_json_file(request.folder / report::kRunFile, report::to_json(header));
-  write_json_file(request.folder / report::kClusterFile, cluster::to_json(request.cluster));
+  files::write_json_file(request.folder / report::kRunFile, report::to_json(header));
+  files::write_json_file(request.folder / report::kClusterFile, cluster::to_json(request.cluster));
 }
 
 // Weights that come with their config.json say what model they are of.
@@ -269,10 +270,10 @@ int run_train(const TrainFlags& flags) {
   if (!flags.json)
     request.say = [&](const std::string& line) { bar ? bar->print(line) : said.push_back(line); };
   request.on_start = [&] {
-    write_head(request);
     if (!flags.json) announce(request, said);
     bar.emplace(report::ProgressOptions{.label = "train", .total = flags.steps, .unit = "steps"});
   };
+  request.on_begin = [&] { write_head(request); };
   request.on_step = [&](const report::StepMetrics& metrics) {
     if (!flags.json)
       for (const std::string& line : report::console_lines(metrics)) bar->print(line);
@@ -460,6 +461,7 @@ Run add_train(Subcommand command) {
       "--listen-everywhere", flags->listen_everywhere,
       "on several hosts: listen on all interfaces while the processes meet, instead of "
       "on one address (PIPER_LISTEN_EVERYWHERE=1 for other commands)");
+  command.add_force();
   command.add_flag("--json", flags->json, "print the result as JSON");
   command.footer(
       "Alone: every rank is a thread. Under `piper launch -n N`, mpirun, srun or torchrun "

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/checkpoint/hf_weights.h>
 #include <piper/comm/counted_transport.h>
 #include <piper/comm/local.h>
 #include <piper/cost/expert_rows.h>
@@ -11,7 +12,9 @@
 #include <piper/cost/segment_time.h>
 #include <piper/executor/clock.h>
 #include <piper/executor/tensor_device_operations.h>
+#include <piper/files/output.h>
 #include <piper/nn/counting_allocator.h>
+#include <piper/report/run_files.h>
 #include <piper/train/batches.h>
 #include <piper/train/chosen_products.h>
 #include <piper/train/evaluate.h>
@@ -99,6 +102,7 @@ class Run {
  private:
   void open();
   std::string open_folder();
+  void begin_records(comm::Transport& transport);
   void make_prediction();
   void train_all_ranks();
   // Of one rank, for the message when memory ends.
@@ -158,7 +162,11 @@ Run::Run(const RunRequest& request)
       speed_(request.cluster, request.strategy.precision, request.strategy.mesh.world()),
       reports_(context_, recorder_, speed_),
       records_(context_, recorder_),
-      saver_(context_, [this] { records_.sync(); }),
+      saver_(context_,
+             [this] {
+               folder_.check();
+               records_.sync();
+             }),
       watch_(context_),
       export_(context_) {
   shared_.batches = [this](int64_t step, int64_t dp, int64_t micro_batch) {
@@ -181,6 +189,7 @@ Run::Run(const RunRequest& request)
 RunResult Run::run() {
   begun_seconds_ = executor::now_seconds();
   require_same_request(context_);
+  if (const std::string note = nn::first_call_note(); !note.empty()) context_.say(note);
   on_all_processes(context_.world, "request", [this] {
     check_request(context_);
     return std::string();
@@ -219,6 +228,12 @@ void Run::open() {
     if (!request_.initial_weights.empty()) start_.read_weights();
     return std::string();
   });
+  // Now that the weights to start from, which may lie there, have been read.
+  on_first_process(context_.world, "folder of the weights", [&] {
+    if (request_.export_weights)
+      checkpoint::require_export_folder(request_.folder / WeightExport::kFolder);
+    return std::string();
+  });
   products_ = choose_products(context_, start_);
 }
 
@@ -229,9 +244,20 @@ std::string Run::open_folder() {
     resumed = files::sha256_of_file(found->path / "manifest.json") + found->path.string();
     start_.resume_from(std::move(*found));
   }
-  records_.open(start_.first_step(), start_.state());
-  write_json_file(request_.folder / "strategy.json", strategy::to_json(request_.strategy));
   return resumed;
+}
+
+// After the first step: nothing of an earlier run is touched before this one is sure to go on.
+// All ranks call it.
+void Run::begin_records(comm::Transport& transport) {
+  if (transport.rank() == Rank(0)) {
+    folder_.begin();
+    if (request_.on_begin) request_.on_begin();
+    records_.open(start_.first_step(), start_.state());
+    files::write_json_file(request_.folder / report::kStrategyFile,
+                           strategy::to_json(request_.strategy));
+  }
+  barrier(transport, kBegunKeys, request_.options.timeout_seconds);
 }
 
 // A missing price is no reason not to train.
@@ -340,6 +366,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
       take_traffic();  // what moved is no step's traffic
     }
     const report::StepOutcome outcome = trainer.step(number, recorder_.timeline_of(number));
+    if (number == start_.first_step()) begin_records(transport);
     for (const Rank of : memory.reads_for())
       recorder_.set_peak_bytes(number, of, memory.peak_bytes());
     recorder_.set_routed(number, rank, trainer.routed_rows(), trainer.distinct_tokens());

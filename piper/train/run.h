@@ -89,6 +89,8 @@ struct RunRequest {
   std::function<bool()> stop_requested;
   std::function<void(const std::string& line)> say;  // progress in words; may be empty
   std::function<void()> on_start;  // once everything is checked, before the first step
+  // After the first step, before anything is written into the folder; from rank 0's thread.
+  std::function<void()> on_begin;
   std::function<void(const report::StepMetrics&)> on_step;  // from rank 0's thread
   // After every step, from every rank's thread: where tests hurt a rank. May be empty.
   std::function<void(int64_t step, RankTrainer&)> after_step;

@@ -22,6 +22,7 @@ inline constexpr uint64_t kSpeedKeys = kBarrierKeys + (uint64_t{1} << 42);    //
 inline constexpr uint64_t kFiniteKeys = kBarrierKeys + (uint64_t{1} << 43);   // two a step
 inline constexpr uint64_t kReplanKeys = kBarrierKeys + (uint64_t{1} << 56);   // two a step
 inline constexpr uint64_t kOpenedKeys = kBarrierKeys + (uint64_t{1} << 57);   // two
+inline constexpr uint64_t kBegunKeys = kOpenedKeys + 2;
 
 // Migrations before steps are numbered beyond all evaluations.
 inline constexpr int64_t kMigrationNumbers = int64_t{3} << 30;

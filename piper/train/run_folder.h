@@ -18,12 +18,19 @@ class RunFolder {
  public:
   explicit RunFolder(const RunContext& run) : run_(run) {}
 
-  // Makes and locks the folder, removes what the request and unfinished saves ask for, and says so.
-  // Returns the checkpoint to go on from; none where the run begins anew. Throws InvalidInput,
-  // IoError.
+  // Makes and locks the folder, removes unfinished saves, and says so. Returns the checkpoint to go
+  // on from; none where the run begins anew. Throws InvalidInput where something lies there that
+  // the run may not replace; IoError.
   std::optional<checkpoint::FoundCheckpoint> open();
+  // Once the run is sure to go on, after its first step: removes what --fresh asks for. Throws
+  // IoError.
+  void begin() const;
+  // Before a save becomes visible. Throws IoError where the lock, or a folder that the run holds,
+  // has been removed or replaced; InvalidInput where another run holds the folder of checkpoints.
+  void check();
 
  private:
+  void require_records() const;
   void remove_earlier_run() const;
   std::optional<checkpoint::FoundCheckpoint> find_checkpoint(
       const std::filesystem::path& checkpoints) const;

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/files/output.h>
 #include <piper/train/run_lock.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -54,16 +55,22 @@ int open_lock(const std::string& path) {
       "; allowed: to move it away, or another --run folder");
 }
 
+int try_lock_file(const RunLock::Flock& flock, int file) {
+  int result = 0;
+  while ((result = flock(file, LOCK_EX | LOCK_NB)) != 0 && errno == EINTR) {
+  }
+  return result;
+}
+
 }  // namespace
 
 RunLock::Flock RunLock::system_flock() { return ::flock; }
 
-RunLock::RunLock(const std::filesystem::path& folder, const Flock& flock) {
-  const std::string path = (folder / "lock").string();
+RunLock::RunLock(const std::filesystem::path& folder, Flock flock)
+    : path_(folder / "lock"), flock_(std::move(flock)) {
+  const std::string path = path_.string();
   file_ = open_lock(path);
-  int result = 0;
-  while ((result = flock(file_, LOCK_EX | LOCK_NB)) != 0 && errno == EINTR) {
-  }
+  const int result = try_lock_file(flock_, file_);
   if (result != 0) {
     const int error = errno;
     const std::string holder = content_of(file_);
@@ -85,11 +92,43 @@ RunLock::RunLock(const std::filesystem::path& folder, const Flock& flock) {
   }
 }
 
+void RunLock::hold(const std::filesystem::path& folder) {
+  if (std::ranges::any_of(folders_, [&](const Held& held) { return held.folder == folder; }))
+    return;
+  const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) return;
+  if (try_lock_file(flock_, file) != 0 && errno == EWOULDBLOCK) {
+    ::close(file);
+    throw InvalidInput(fmt::format(
+        "{} is in use: another run writes there; allowed: a --run folder whose {} leads elsewhere, "
+        "or to wait for its end",
+        folder.string(), folder.filename().string()));
+  }
+  folders_.push_back({folder, file});  // also where folders cannot be locked
+}
+
+std::string RunLock::lost() const {
+  if (file_ >= 0 && !files::is_still(path_, file_)) return path_.string();
+  for (const Held& held : folders_) {
+    struct stat there {
+    }, open{};
+    if (::stat(held.folder.c_str(), &there) != 0 || ::fstat(held.file, &open) != 0 ||
+        there.st_dev != open.st_dev || there.st_ino != open.st_ino)
+      return held.folder.string();
+  }
+  return "";
+}
+
 RunLock::~RunLock() {
   if (file_ >= 0) ::close(file_);
+  for (const Held& held : folders_) ::close(held.file);
 }
 
 RunLock::RunLock(RunLock&& other) noexcept
-    : file_(std::exchange(other.file_, -1)), warning_(std::move(other.warning_)) {}
+    : path_(std::move(other.path_)),
+      flock_(std::move(other.flock_)),
+      folders_(std::exchange(other.folders_, {})),
+      file_(std::exchange(other.file_, -1)),
+      warning_(std::move(other.warning_)) {}
 
 }  // namespace piper::train

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace piper::train {
 
@@ -23,7 +24,7 @@ class RunLock {
 
   // Throws InvalidInput naming the process and host that hold the folder, or what is wrong with
   // RUN/lock (a link, no regular file, not Piper's); IoError where the file cannot be made.
-  explicit RunLock(const std::filesystem::path& folder, const Flock& flock = system_flock());
+  explicit RunLock(const std::filesystem::path& folder, Flock flock = system_flock());
   ~RunLock();
   RunLock(RunLock&& other) noexcept;
   RunLock& operator=(RunLock&&) = delete;
@@ -33,7 +34,22 @@ class RunLock {
 
   static Flock system_flock();
 
+  // Holds a folder as well that the run writes into, by whatever name it is reached: two runs whose
+  // names lead to one folder of checkpoints would remove each other's. An absent folder is not
+  // held. Throws InvalidInput where another run holds it.
+  void hold(const std::filesystem::path& folder);
+  // What no longer stands where it was when it was locked; "" = all does.
+  std::string lost() const;
+
  private:
+  struct Held {
+    std::filesystem::path folder;
+    int file = -1;
+  };
+
+  std::filesystem::path path_;
+  Flock flock_;
+  std::vector<Held> folders_;
   int file_ = -1;
   std::string warning_;
 };
