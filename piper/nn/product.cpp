@@ -1,3 +1,4 @@
+#include <ATen/Version.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/cost/activation.h>
@@ -260,6 +261,20 @@ void open_math_libraries(const at::Device& device) {
   constexpr int64_t kSmall = 16;
   const at::Tensor x = at::zeros({kSmall, kSmall}, at::TensorOptions(device).dtype(at::kFloat));
   product(x, x);
+}
+
+std::string first_call_note() {
+  constexpr std::string_view kWord = "Version ";
+  constexpr int kMended = 2025;
+  const std::string version = at::get_mkl_version();
+  const size_t at = version.find(kWord);
+  if (at == std::string::npos) return "";
+  const std::string number = version.substr(at + kWord.size(), 6);  // "2024.2"
+  if (std::atoi(number.c_str()) >= kMended) return "";
+  return fmt::format(
+      "libtorch holds oneMKL {}, whose vector math may choose another kernel where threads make "
+      "its first call at once; one thread makes it before the ranks begin (docs/numerics.md)",
+      number);
 }
 
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {

@@ -75,4 +75,8 @@ std::vector<std::string> main_products_found();
 // thread's stream, in memory of libtorch's allocator.
 void open_math_libraries(const at::Device& device);
 
+// One line where the libtorch in use has a oneMKL with that fault, which later ones (2025.0) have
+// not; else "".
+std::string first_call_note();
+
 }  // namespace piper::nn
