@@ -3,6 +3,7 @@
 #include <piper/base/error.h>
 #include <piper/checkpoint/checkpoint_state.h>
 #include <piper/checkpoint/hf_weights.h>
+#include <piper/checkpoint/model_fingerprint.h>
 #include <piper/train/rebalancer.h>
 #include <piper/train/starting_point.h>
 
@@ -18,23 +19,26 @@ std::optional<int64_t> other_mtp_depth(const model::Model& model, const std::str
   alone.layers.resize(static_cast<size_t>(model.num_layers()));
   alone.mtp_depth = 0;
   for (int64_t depth = 0; depth <= model::kMaxMtpDepth; ++depth)
-    if (checkpoint::model_fingerprint(model::with_mtp(alone, depth)) == fingerprint) return depth;
+    if (checkpoint::has_fingerprint(model::with_mtp(alone, depth), fingerprint)) return depth;
   return std::nullopt;
 }
 
 }  // namespace
 
 void StartingPoint::resume_from(checkpoint::FoundCheckpoint found) {
-  const checkpoint::CheckpointIdentity run = run_.identity();
+  checkpoint::CheckpointIdentity run = run_.identity();
   const std::string& fingerprint = found.manifest.identity.fingerprint;
-  if (fingerprint != run.fingerprint)
-    if (const auto depth = other_mtp_depth(run_.request.model, fingerprint))
-      throw InvalidInput(
-          fmt::format("{}: was trained with --mtp-depth {}, this run has {}; allowed: the same",
-                      found.path.string(), *depth, run_.request.model.mtp_depth));
+  if (checkpoint::has_fingerprint(run_.request.model, fingerprint))
+    run.fingerprint = fingerprint;  // as this version writes it, or an earlier one did
+  else if (const auto depth = other_mtp_depth(run_.request.model, fingerprint))
+    throw InvalidInput(
+        fmt::format("{}: was trained with --mtp-depth {}, this run has {}; allowed: the same",
+                    found.path.string(), *depth, run_.request.model.mtp_depth));
   if (const auto problems = checkpoint::differences(found.manifest, run, found.path);
       !problems.empty())
     throw InvalidInput(problems);
+  const std::string open =
+      checkpoint::left_open(run_.request.model, fingerprint, found.path.string());
   const checkpoint::TrainState state = found.manifest.state;
   if (!run_.request.corpus.has_fingerprint(state.text_fingerprint))
     throw InvalidInput(fmt::format("{}: was trained on another text than {}", found.path.string(),
@@ -50,6 +54,7 @@ void StartingPoint::resume_from(checkpoint::FoundCheckpoint found) {
   state_ = state;
   shared_.options.seed = state.seed;
   run_.say(fmt::format("resuming after step {} from {}", state.step, found.path.string()));
+  if (!open.empty()) run_.say(open);
   if (const std::string change = checkpoint::resharding(found.manifest.identity, run);
       !change.empty())
     run_.say(change);
