@@ -370,12 +370,13 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     if (request_.after_step) request_.after_step(number, trainer);
     const bool compares =
         request_.check_replicas_every > 0 && number % request_.check_replicas_every == 0;
-    if (saves || compares || (last && request_.export_weights)) {
+    const bool exports = last && request_.export_weights;
+    if (saves || compares || exports) {
       trainer.gather_weights(kWeightKeys + (static_cast<uint64_t>(number) << 20),
-                             /*tells=*/saves || (last && request_.export_weights));
+                             /*tells=*/saves || exports);
       take_traffic();
+      check_replicas(context_, trainer, transport, number);
     }
-    if (saves || compares) check_replicas(context_, trainer, transport, number);
     if (saves) {
       saver_.save(trainer, transport, number,
                   [&] { return state_after(number, trainer.placements(), rebalancer); });
@@ -386,7 +387,8 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     if (check_speed(number, transport)) before = executor::now_seconds();
   }
   if (!context_.is_alone()) reports_.gather_all(transport, start_.first_step());
-  if (request_.export_weights && !stopped_) export_.add(trainer, transport, token_);
+  if (request_.export_weights && !stopped_)
+    export_.add(trainer, transport, context_.last_step(), token_);
 }
 
 RankMemory Run::memory_of(Rank rank) const {
