@@ -77,10 +77,11 @@ def variants(root):
     yield "text", [train_command(model, t, run, "--validation", "0.1") for t in (text, validation)]
     for what, change in (("model", {"router_aux_loss_coef": 0.5}), ("model", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
                          ("config", {"initializer_range": 0.3}), ("config", {"bos_token_id": 7})):
-        other = root / f"other-{next(iter(change))}.json"
+        other = root / f"other-{next(iter(change))}" / "model.json"  # of one name, which the strategy holds
+        other.parent.mkdir(exist_ok=True)
         other.write_text(json.dumps({**MODEL, **change}))
         yield what, [train_command(m, text, run) for m in (model, str(other))]
-    train(root, root / "exported", (1, 1, 1), "--export", "--stop-after", "1")
+    train(root, root / "exported", (1, 2, 2), "--export", "--stop-after", "1")
     weights, others = root / "exported" / "weights", root / "weights"
     shutil.copytree(weights, others)
     flip_last_byte(others / "model.safetensors")
@@ -99,7 +100,7 @@ def variants(root):
         changed = {**strategy, "recompute": recompute}
         plans.append(root / f"strategy-{name}.json")
         plans[-1].write_text(json.dumps(changed))
-    yield "strategy", [[PIPER, "train", "--model", model, "--data", text, "--cluster", "rtx4090x8", "--strategy", str(p), "--ep", "2", "--steps", "2",
+    yield "strategy", [[PIPER, "train", "--model", model, "--data", text, "--cluster", "rtx4090x8", "--strategy", str(p), "--steps", "2",
                         "--run", run] for p in plans]
 
 

@@ -6,6 +6,7 @@
 #include <piper/checkpoint/model_fingerprint.h>
 #include <piper/train/rebalancer.h>
 #include <piper/train/starting_point.h>
+#include <piper/train/training_settings.h>
 
 #include <utility>
 
@@ -58,14 +59,32 @@ void StartingPoint::resume_from(checkpoint::FoundCheckpoint found) {
   if (const std::string change = checkpoint::resharding(found.manifest.identity, run);
       !change.empty())
     run_.say(change);
-  if (first_step_ > run_.last_step())
+  if (state.step > run_.last_step())
     throw InvalidInput(fmt::format(
         "the run is to end after step {} (--steps, --stop-after), and the checkpoint has {} steps "
-        "already; allowed: more than that",
+        "already; allowed: as many or more",
         run_.last_step(), state.step));
   resumed_.emplace(std::move(found));
+  say_changes();
   resumed_->require_exactly(run_.request.model);
   place_as_saved();
+}
+
+void StartingPoint::say_changes() const {
+  const int64_t step = state_.step;
+  if (run_.request.options.seed != state_.seed)
+    run_.say(fmt::format("not changed: the seed stays {}, as the run began; --seed is {}",
+                         state_.seed, run_.request.options.seed));
+  if (const Json* before = saved(kTrainingSettings); before == nullptr)
+    run_.say(
+        fmt::format("{} was saved by an earlier Piper, which did not note batch, sequence, "
+                    "rates and schedule: what this run changes of them is not known",
+                    resumed_->checkpoint().path.string()));
+  else
+    for (const std::string& line : changed_settings(*before, training_settings(run_.request), step))
+      run_.say(line);
+  if (step == run_.last_step())
+    run_.say(fmt::format("nothing is left to train: step {} is the last", step));
 }
 
 void StartingPoint::read_weights() {
