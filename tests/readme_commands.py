@@ -75,6 +75,8 @@ SMALL = {
         ["launch", "-n", "1", "train", *ONE_RANK, *TOKEN, *STEPS, "--run", "runs/f", "--checkpoint-every", "1"]],
     "piper checkpoint list runs/a": [["checkpoint", "list", "runs/a"], ["checkpoint", "list", "runs/f", "--json"]],
     "piper checkpoint verify runs/a": [["checkpoint", "verify", "runs/a"], ["checkpoint", "verify", "runs/f", "--json"]],
+    "piper checkpoint export runs/a --out weights": [["checkpoint", "export", "runs/a", "--out", "weights"],
+                                                     ["checkpoint", "export", "runs/f", "--out", "weights-f", "--json"]],
     "piper eval --weights DIR --data FILE --sequence 256": [["eval", "--weights", "runs/a/weights", "--data", "text.txt", "--sequence", "1", "--windows", "2"]],
     "piper eval --weights DIR --data FILE --sequence 256 --tp 2 --ep 2": [
         ["eval", "--weights", "runs/a/weights", "--data", "text.txt", "--sequence", "1", "--windows", "2", "--dp", "2", "--zero", "3"]],

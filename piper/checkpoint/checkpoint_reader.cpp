@@ -14,6 +14,8 @@ namespace piper::checkpoint {
 
 namespace {
 
+const std::string kParameter = "parameter/";
+
 int64_t num_elements(const std::vector<nn::Overlap>& overlaps) {
   int64_t sum = 0;
   for (const nn::Overlap& overlap : overlaps) sum += overlap.count;
@@ -97,6 +99,23 @@ void CheckpointReader::require_exactly(const model::Model& model) const {
   for (const std::string& name : superfluous)
     problems.add(fmt::format("tensor '{}' is superfluous", name));
   problems.finish();
+}
+
+std::vector<nn::NamedTensor> CheckpointReader::weights(const model::Model& model) const {
+  Problems problems(checkpoint_.path.string());
+  std::vector<nn::NamedTensor> saved;
+  for (const TensorShape& tensor : expected_tensors(model)) {
+    const std::string name = kParameter + tensor.name;
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end())
+      problems.add(fmt::format("tensor '{}' is missing", name));
+    else
+      saved.push_back({name, at::empty(tensor.shape, scalar_type(found->second.front().dtype))});
+  }
+  problems.finish();
+  read(saved);
+  for (nn::NamedTensor& tensor : saved) tensor.name.erase(0, kParameter.size());
+  return saved;
 }
 
 void CheckpointReader::hash_once(size_t file, const std::string& reader) const {

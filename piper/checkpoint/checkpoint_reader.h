@@ -41,6 +41,10 @@ class CheckpointReader {
   void read(const std::vector<nn::NamedTensor>& tensors,
             const std::string& reader = "this process") const;
 
+  // The weights alone, whole, under their Hugging Face names and in the type in which they were
+  // saved. Throws as read() does; InvalidInput where one is missing.
+  std::vector<nn::NamedTensor> weights(const model::Model& model) const;
+
  private:
   void hash_once(size_t file, const std::string& reader) const;
 

@@ -26,25 +26,6 @@ std::string hash_line(std::string_view manifest) {
   return fmt::format("{}  {}\n", files::sha256_hex(manifest), kManifest);
 }
 
-std::string describe(const model::Attention& a) {
-  const model::LatentAttention& l = a.latent;
-  const model::GatedDeltaAttention& d = a.delta;
-  return fmt::format(
-      "attention {} {} {} {} {} {} {} {} {} {} {} {} {} | {} {} {} {} {} {} {} {} | {} {} {} {} {}",
-      static_cast<int>(a.kind), a.num_heads, a.num_kv_heads, a.head_dim, a.query_bias, a.key_bias,
-      a.value_bias, a.output_bias, a.output_gate, a.sinks, static_cast<int>(a.qk_norm), a.rotary,
-      a.window, l.query_rank, l.key_value_rank, l.nope_head_dim, l.rope_head_dim, l.value_head_dim,
-      a.indexer.heads, a.indexer.head_dim, a.indexer.top_k, d.key_heads, d.value_heads,
-      d.key_head_dim, d.value_head_dim, d.conv_kernel);
-}
-
-std::string describe(const model::FeedForward& f) {
-  return fmt::format("feed_forward {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", f.ffn,
-                     f.num_matrices, f.bias, f.num_experts, f.top_k, f.shared_ffn, f.shared_gate,
-                     f.router_bias, f.selection_bias, static_cast<int>(f.score), f.normalise_top_k,
-                     f.routed_scaling, f.num_groups, f.top_groups, f.parallel_dense_ffn);
-}
-
 // 16 digits keep a uint64 exact, which a JSON number of the strict reader would not.
 uint64_t read_seed(ObjectReader& reader) {
   const std::string text = reader.text("seed");
@@ -97,22 +78,6 @@ TrainState read_state(ObjectReader& root) {
   reader.refuse_unknown();
   return state;
 }
-
-}  // namespace
-
-std::string model_fingerprint(const model::Model& m) {
-  std::string text = fmt::format(
-      "model {} {} {} {} {} {} {} {} {} {} {} {}\n", m.hidden, m.vocabulary, m.tied_embeddings,
-      m.lm_head_bias, m.learned_positions, m.norm_epsilon, m.norm_has_bias, m.rope.theta,
-      m.rope.partial_factor, m.rope.scaling, m.activation, m.layers.size());
-  for (const model::Layer& layer : m.layers)
-    text += fmt::format("{} {} norms {}\n", describe(layer.attention), describe(layer.feed_forward),
-                        layer.num_norms);
-  if (m.mtp_depth > 0) text += fmt::format("mtp {}\n", m.mtp_depth);
-  return files::sha256_hex(text);
-}
-
-namespace {
 
 std::map<std::string, std::string> read_tensors(ObjectReader& reader) {
   std::map<std::string, std::string> hashes;

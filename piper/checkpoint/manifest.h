@@ -22,7 +22,7 @@ namespace piper::checkpoint {
 // What was saved, and how it was laid out. To resume, the model must be the same; any mesh can.
 struct CheckpointIdentity {
   std::string model;        // name, for messages
-  std::string fingerprint;  // model_fingerprint()
+  std::string fingerprint;  // model_fingerprint.h
   strategy::Mesh mesh;
   std::vector<int64_t> layers_per_stage;
   bool operator==(const CheckpointIdentity&) const = default;
@@ -45,10 +45,6 @@ struct Manifest {
   TrainState state;
   std::vector<files::FileRecord> files;  // by rank
 };
-
-// SHA-256 over all that decides what a model computes and which tensors it has; not over its name
-// or over hyperparameters of training (initialiser, auxiliary coefficient).
-std::string model_fingerprint(const model::Model& model);
 
 std::string checkpoint_name(int64_t step);  // "step-00000120"
 std::string shard_name(int64_t rank);       // "rank-00003.safetensors"

@@ -99,21 +99,5 @@ TEST_CASE("a manifest of the earlier format is refused with what to do") {
   }
 }
 
-TEST_CASE("the fingerprint sees what a model computes, not its name or how it is trained") {
-  model::Model model;
-  model.hidden = 8;
-  model.layers.resize(2);
-  const std::string before = model_fingerprint(model);
-  CHECK(before.size() == 64);
-  model.name = "renamed";
-  model.router_aux_coefficient = 0.5;
-  CHECK(model_fingerprint(model) == before);
-  model.layers[1].feed_forward.top_k = 4;
-  const std::string routed = model_fingerprint(model);
-  CHECK(routed != before);
-  model.rope.theta = 5e5;
-  CHECK(model_fingerprint(model) != routed);
-}
-
 }  // namespace
 }  // namespace piper::checkpoint

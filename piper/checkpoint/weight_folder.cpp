@@ -2,6 +2,7 @@
 #include <piper/base/json.h>
 #include <piper/checkpoint/weight_folder.h>
 #include <piper/checkpoint/weight_index.h>
+#include <piper/files/sha256.h>
 
 #include <set>
 
@@ -62,6 +63,18 @@ WeightFolder::WeightFolder(fs::path folder) : folder_(std::move(folder)) {
 const TensorEntry* WeightFolder::find(const std::string& name) const {
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : found->second.tensor;
+}
+
+std::string WeightFolder::fingerprint(int64_t whole_bytes) const {
+  int64_t all = 0;
+  for (const SafetensorsFile& file : files_)
+    all += static_cast<int64_t>(fs::file_size(file.path()));
+  std::string text;
+  for (const SafetensorsFile& file : files_)
+    text += fmt::format("{} {}\n", file.path().filename().string(),
+                        all <= whole_bytes ? files::sha256_of_file(file.path())
+                                           : files::sha256_of_blocks(file.path()));
+  return files::sha256_hex(text);
 }
 
 void WeightFolder::read(const std::string& name, at::Tensor out, int64_t first_element) const {

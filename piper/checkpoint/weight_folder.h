@@ -28,6 +28,10 @@ class WeightFolder {
   const std::map<std::string, Location>& tensors() const { return tensors_; }
   const TensorEntry* find(const std::string& name) const;  // nullptr = none
 
+  // SHA-256 of the names of all files of weights and of their bytes; of files that are together
+  // larger than `whole_bytes` of their sizes and 1,024 blocks of each instead. Throws IoError.
+  std::string fingerprint(int64_t whole_bytes = int64_t{1} << 32) const;
+
   // As SafetensorsFile::read. `name` exists. Thread-safe.
   void read(const std::string& name, at::Tensor out, int64_t first_element = 0) const;
 

@@ -1,12 +1,21 @@
-// piper checkpoint list | verify: what a run has saved, and whether it can be trusted.
+// piper checkpoint list | verify | export: what a run has saved, whether it can be trusted, and its
+// weights as a Hugging Face folder.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/checkpoint/checkpoint_folder.h>
+#include <piper/checkpoint/checkpoint_reader.h>
+#include <piper/checkpoint/hf_weights.h>
+#include <piper/checkpoint/model_fingerprint.h>
+#include <piper/checkpoint/tensor_check.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
+#include <piper/model/import.h>
+#include <piper/model/trainable.h>
 #include <piper/report/table.h>
+#include <piper/train/training_settings.h>
 
 #include <algorithm>
 #include <chrono>
@@ -24,6 +33,11 @@ using checkpoint::Inspection;
 
 struct CheckpointFlags {
   std::string folder;
+  bool json = false;
+};
+
+struct ExportFlags {
+  std::string folder, out, model;
   bool json = false;
 };
 
@@ -138,6 +152,114 @@ int run_checkpoint(const CheckpointFlags& flags, Depth depth) {
   return bad || lost ? 1 : 0;
 }
 
+// The newest of a folder that is whole, its bytes verified; of one checkpoint, that one.
+checkpoint::FoundCheckpoint take(const std::string& given) {
+  Found found = inspect(given, Depth::kHashes);
+  const Inspection* newest = newest_complete(found);
+  std::vector<std::string> problems;
+  for (const Inspection& checkpoint : found.checkpoints) {
+    if (&checkpoint == newest) break;
+    problems.insert(problems.end(), checkpoint.problems.begin(), checkpoint.problems.end());
+  }
+  if (newest == nullptr)
+    throw InvalidInput(problems.empty() ? std::vector{given + ": holds no complete checkpoint"}
+                                        : problems);
+  for (const std::string& problem : problems) say_error("not taken: " + problem);
+  return {newest->path, *newest->manifest};
+}
+
+// The config that the checkpoint holds, else the user's.
+Json config_of(const checkpoint::FoundCheckpoint& found, const ExportFlags& flags) {
+  const Json& extra = found.manifest.state.extra;
+  const auto saved = extra.find(train::kModelConfig);
+  if (saved == extra.end()) {
+    if (flags.model.empty())
+      throw InvalidInput(
+          found.path.string() +
+          ": holds no config of its model, as earlier Pipers saved it; give --model");
+    return model::load_config(flags.model);
+  }
+  if (!flags.model.empty())
+    throw InvalidInput(fmt::format(
+        "--model is {}, and {} holds the config that it was trained with; allowed: without --model",
+        flags.model, found.path.string()));
+  return *saved;
+}
+
+// Of the config, with as many modules of multi-token prediction as the checkpoint has.
+model::Model model_of(const Json& config, const checkpoint::CheckpointReader& reader) {
+  const checkpoint::FoundCheckpoint& found = reader.checkpoint();
+  const std::string source = (found.path / "manifest.json").string();
+  const model::Model alone = model::import_config(config, source);
+  std::vector<std::string> problems = model::untrainable(alone, 1);
+  if (!problems.empty()) throw InvalidInput(problems);
+  for (int64_t depth = 0; depth <= model::kMaxMtpDepth; ++depth) {
+    model::Model model = model::with_mtp(alone, depth);
+    try {
+      reader.require_exactly(model);
+      return model;
+    } catch (const InvalidInput& missing) {
+      if (depth == 0) problems = missing.problems();
+    }
+  }
+  throw InvalidInput(problems);
+}
+
+// An earlier Piper's fingerprint tells of the user's config what it can.
+void check_given_config(const model::Model& model, const checkpoint::FoundCheckpoint& found) {
+  const std::string& fingerprint = found.manifest.identity.fingerprint;
+  if (!checkpoint::has_fingerprint(model, fingerprint))
+    throw InvalidInput(fmt::format("{}: is a checkpoint of another model ('{}') than --model",
+                                   found.path.string(), found.manifest.identity.model));
+  if (model.rope.scaling != "none")
+    say_error(fmt::format(
+        "the numbers of the rotary scaling '{}' are taken from --model: {} does not hold them",
+        model.rope.scaling, found.path.string()));
+}
+
+int run_export(const ExportFlags& flags) {
+  if (flags.out.empty()) throw InvalidInput("--out is empty; allowed: the name of a folder");
+  std::error_code error;
+  if (fs::exists(fs::symlink_status(flags.out, error)) &&
+      !(fs::is_directory(flags.out, error) && fs::is_empty(flags.out, error)))
+    throw InvalidInput(flags.out + ": is there already; allowed: a new folder, or an empty one");
+  const checkpoint::CheckpointReader reader(take(flags.folder));
+  const checkpoint::FoundCheckpoint& found = reader.checkpoint();
+  const Json config = config_of(found, flags);
+  const model::Model model = model_of(config, reader);
+  if (!flags.model.empty()) check_given_config(model, found);
+  std::vector<nn::NamedTensor> weights = reader.weights(model);
+  if (const std::string bad = checkpoint::first_not_finite(weights); !bad.empty())
+    throw InvalidInput(fmt::format("{}: is not exported: its {} holds infinities or NaN",
+                                   found.path.string(), bad));
+  checkpoint::export_weights(flags.out, checkpoint::config_with_modules(config, model),
+                             checkpoint::with_module_tables(std::move(weights), model));
+  if (flags.json)
+    std::cout << Json{{"step", found.manifest.state.step},
+                      {"checkpoint", found.path.string()},
+                      {"out", flags.out}}
+                     .dump(2)
+              << "\n";
+  else
+    fmt::print("step {} of {} is exported to {}\n", found.manifest.state.step, found.path.string(),
+               flags.out);
+  return 0;
+}
+
+Run add_export_of_checkpoint(Subcommand command) {
+  auto flags = std::make_shared<ExportFlags>();
+  command
+      .add_option("folder", flags->folder,
+                  "one checkpoint, or a run, whose newest complete one is taken")
+      .required();
+  command.add_option("--out", flags->out, "the Hugging Face folder to write, which is new or empty")
+      .required();
+  command.add_option("--model", flags->model,
+                     "config.json, for a checkpoint that an earlier Piper saved without it");
+  command.add_flag("--json", flags->json, "print the result as JSON");
+  return [flags] { return run_export(*flags); };
+}
+
 Run add(Subcommand command, Depth depth) {
   auto flags = std::make_shared<CheckpointFlags>();
   command.add_option("folder", flags->folder, "a run, its checkpoints folder, or one checkpoint")
@@ -154,10 +276,14 @@ Run add_checkpoint(Subcommand command) {
       "list", "step, date, mesh, model, bytes; manifests and sizes of files are checked");
   const Subcommand verify =
       command.add_subcommand("verify", "read every byte and compare with the SHA-256 manifests");
-  command.footer("Exit code 1 when something is missing or damaged.");
-  return [list, run_list = add(list, Depth::kSizes), run_verify = add(verify, Depth::kStorage)] {
-    return list.parsed() ? run_list() : run_verify();
-  };
+  const Subcommand of_weights = command.add_subcommand(
+      "export", "write a checkpoint's weights as a Hugging Face folder, without training");
+  command.footer("Exit code of list and verify: 1 when something is missing or damaged.");
+  return
+      [list, verify, run_list = add(list, Depth::kSizes), run_verify = add(verify, Depth::kStorage),
+       run_weights = add_export_of_checkpoint(of_weights)] {
+        return list.parsed() ? run_list() : verify.parsed() ? run_verify() : run_weights();
+      };
 }
 
 }  // namespace piper::cli

@@ -16,6 +16,7 @@
 #include <piper/train/batches.h>
 #include <piper/train/evaluate.h>
 #include <piper/train/process_agreement.h>
+#include <piper/train/run_check.h>
 
 #include <algorithm>
 #include <cmath>
@@ -68,9 +69,9 @@ int run_eval(const EvalFlags& flags) {
   const strategy::Strategy strategy = train::in_wide_batches(given, windows);
   report::Progress bar({.label = "eval", .total = windows, .unit = "windows"});
   const std::unique_ptr<comm::World> world = meet_processes(strategy.mesh.world());
-  train::require_agreement(*world, "strategy", strategy::to_json(strategy).dump());
-  train::require_agreement(*world, "data",
-                           fmt::format("{} windows of {} tokens", flags.windows, corpus.size()));
+  train::require_same_inputs(
+      *world, {.model = model, .strategy = strategy, .corpus = corpus, .weights = flags.weights});
+  train::require_agreement(*world, "number of windows", std::to_string(flags.windows));
   const train::RankDevices placed = train::place_on_devices(*world, devices);
   const train::Evaluation result =
       train::evaluate_on_mesh(*world, model, strategy, folder, corpus, flags.windows, placed,

@@ -41,6 +41,15 @@ struct Child {
   bool running = false;
 };
 
+// How much an exit code tells of why the run failed. A process that hears of another's failure ends
+// with 1 like one that fails by itself; one whose input is wrong (2), or that dies, knows the cause,
+// whichever of them is the first to end.
+int knowledge(int exit_code) {
+  if (exit_code == 0) return 0;
+  if (exit_code == kExitStopped) return 1;
+  return exit_code == 1 ? 2 : 3;
+}
+
 class Launcher {
  public:
   Launcher(const LaunchFlags& flags, std::vector<std::string> command)
@@ -125,13 +134,15 @@ void Launcher::pause_all() {
 void Launcher::ended(Child& child, int status) {
   child.running = false;
   const bool killed = WIFSIGNALED(status);
-  if (!killed && WEXITSTATUS(status) == 0) return;
+  const int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  if (code == 0) return;
   if (killed)
     say_error(fmt::format("launch: process {} (pid {}) was ended by signal {} ({})", child.process,
                           child.pid, WTERMSIG(status), ::strsignal(WTERMSIG(status))));
-  if (exit_code_ != 0) return;
-  exit_code_ = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  failed_at_ = Clock::now();
+  if (exit_code_ == 0) failed_at_ = Clock::now();
+  // What ends by the launcher's own signal is no cause.
+  const bool was_pressed = killed && next_signal_ == SIGKILL;
+  if (!was_pressed && knowledge(code) > knowledge(exit_code_)) exit_code_ = code;
 }
 
 // The others hear of a failure through the control channel and end by themselves; those that don't

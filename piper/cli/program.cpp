@@ -33,31 +33,31 @@ std::string without_trace(std::string text) {
           : ": " + text.substr(tried, text.find(" bytes", tried) + 6 - tried));
 }
 
-// The place among the processes that a launcher started, 0 without one.
-int64_t place_in_launch() {
+// "process 3: " among the processes that a launcher started, "" without one.
+std::string place_in_launch() {
   try {
     const auto launch = comm::launch_from();
-    return launch ? launch->process : 0;
+    return launch ? fmt::format("process {}: ", launch->process) : "";
   } catch (const InvalidInput&) {
-    return 0;
+    return "";
   }
 }
 
-int complain(const std::exception& error, int code) {
+// `who` stands before each line.
+int complain(const std::exception& error, int code, const std::string& who = "") {
   std::string text = without_trace(error.what());
   for (size_t start = 0; start <= text.size();) {
     const size_t end = std::min(text.find('\n', start), text.size());
-    say_error(text.substr(start, end - start));
+    say_error(who + text.substr(start, end - start));
     start = end + 1;
   }
   return code;
 }
 
-// A command line that cannot be read, which all processes of a launcher are given alike: process 0
-// says what is wrong. (What a command refuses later may be wrong on one host alone, so every
-// process says that.)
+// A command line that cannot be read may be that of one process alone, so each says what is wrong
+// with its own.
 int complain_of_flags(const std::string& problems) {
-  return place_in_launch() == 0 ? complain(InvalidInput(problems), 2) : 2;
+  return complain(InvalidInput(problems), 2, place_in_launch());
 }
 
 std::vector<std::string> names_of(const CLI::App& app, bool flags) {

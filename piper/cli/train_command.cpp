@@ -39,6 +39,7 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -293,9 +294,16 @@ int run_train(const TrainFlags& flags) {
   print_comparison(result);
   print_deviations(result.comparison, flags.deviation_bound);
   for (const std::string& line : device_kernels(request)) fmt::print("{}\n", line);
-  fmt::print("\nloss {:.4f} -> {:.4f}; the run is in {}; see it with: piper report {}\n",
-             result.metrics.front()["loss"].value(), result.metrics.back()["loss"].value(),
-             request.folder.string(), request.folder.string());
+  if (!result.metrics.empty()) {
+    // Absent in records of an earlier start where it was not finite.
+    const auto loss = [](const report::StepMetrics& step) {
+      return step["loss"].value_or(std::numeric_limits<double>::quiet_NaN());
+    };
+    fmt::print("\nloss {:.4f} -> {:.4f}", loss(result.metrics.front()),
+               loss(result.metrics.back()));
+    fmt::print("; the run is in {}; see it with: piper report {}\n", request.folder.string(),
+               request.folder.string());
+  }
   if (!result.stopped) return 0;
   fmt::print("stopped as asked, after saving step {}; go on with --resume\n",
              result.metrics.back().step);

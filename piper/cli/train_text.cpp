@@ -56,8 +56,10 @@ void print_comparison(const train::RunResult& result) {
   for (const report::RankComparison& rank : c.ranks)
     row(fmt::format("peak memory, rank {}", rank.rank), rank.predicted_peak_bytes,
         rank.measured_peak_bytes, format_bytes);
-  fmt::print("\npredicted beside measured (step {}, the median of {})\n{}", *c.measured_step,
-             *c.num_steps, report::to_text(table));
+  const std::string measured =
+      c.measured_step ? fmt::format("step {}, the median of {}", *c.measured_step, *c.num_steps)
+                      : "no step is recorded";
+  fmt::print("\npredicted beside measured ({})\n{}", measured, report::to_text(table));
   if (!c.no_prediction.empty()) fmt::print("nothing was predicted: {}\n", c.no_prediction);
   if (c.machine_slowdown)
     fmt::print(
@@ -66,7 +68,7 @@ void print_comparison(const train::RunResult& result) {
         *c.machine_slowdown);
   if (result.same_order)
     fmt::print("tasks ran in {} order as simulated\n", *result.same_order ? "the same" : "ANOTHER");
-  fmt::print("{}", train::to_text(result.traffic));
+  if (result.traffic.step > 0) fmt::print("{}", train::to_text(result.traffic));
 }
 
 void print_deviations(const report::Comparison& comparison, double bound) {

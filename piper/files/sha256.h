@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -35,5 +36,10 @@ enum class ReadFrom { kCache, kStorage };
 // Hash of a file, read in pieces. kStorage: FileReader::drop_cached_pages() comes first. Throws as
 // FileReader does.
 std::string sha256_of_file(const std::filesystem::path& path, ReadFrom from = ReadFrom::kCache);
+
+// Hash of a file's size and of so many of its blocks, evenly spaced from the first byte to the last;
+// of all of it where it is no larger than those. Throws as FileReader does.
+std::string sha256_of_blocks(const std::filesystem::path& path, int64_t num_blocks = 1024,
+                             int64_t block_bytes = 1 << 17);
 
 }  // namespace piper::files

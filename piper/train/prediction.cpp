@@ -208,19 +208,26 @@ report::Comparison measured_alone(const schedule::StepGraph& step,
                                   const strategy::Strategy& strategy,
                                   const cluster::Cluster& cluster, const Measurement& measured) {
   report::Comparison comparison;
-  comparison.measured_step_seconds = measured.step_seconds;
-  comparison.measured_step = measured.step;
   comparison.num_steps = measured.num_steps;
-  add_parts(seconds_by_component(step, measured.timeline),
-            static_cast<double>(strategy.mesh.world()), measured.step_seconds,
-            &report::TimeComponent::measured_seconds, comparison.time_components);
+  if (measured.num_steps > 0) {
+    comparison.measured_step_seconds = measured.step_seconds;
+    comparison.measured_step = measured.step;
+  }
+  if (!measured.timeline.tasks.empty())
+    add_parts(seconds_by_component(step, measured.timeline),
+              static_cast<double>(strategy.mesh.world()), measured.step_seconds,
+              &report::TimeComponent::measured_seconds, comparison.time_components);
   for (int64_t r = 0; r < strategy.mesh.world(); ++r) {
     const auto i = static_cast<size_t>(r);
     report::RankComparison rank;
     rank.rank = r;
     rank.stage = strategy::RankLayout(strategy).stage(Rank(r));
-    rank.measured_peak_bytes = measured.peak_bytes[i];
     rank.limit_bytes = cluster.memory_bytes;
+    if (measured.peak_bytes.empty()) {
+      comparison.ranks.push_back(std::move(rank));
+      continue;
+    }
+    rank.measured_peak_bytes = measured.peak_bytes[i];
     // What ranks hold between steps is what they hold at the peak too, unless gradients or weights
     // are divided, and come whole for a layer at a time.
     if (strategy.zero < 2)
@@ -245,8 +252,9 @@ report::Comparison compare(const schedule::StepGraph& step, const model::Model& 
   }
   comparison.predicted_step_seconds = prediction->step_seconds;
   comparison.predicted_mfu = prediction->mfu;
-  comparison.measured_mfu =
-      model_flops_utilization(model, strategy, cluster, measured.step_seconds, prediction->kept);
+  if (comparison.measured_step_seconds)
+    comparison.measured_mfu =
+        model_flops_utilization(model, strategy, cluster, measured.step_seconds, prediction->kept);
   add_parts(seconds_by_component(step, prediction->timeline),
             static_cast<double>(strategy.mesh.world()), prediction->step_seconds,
             &report::TimeComponent::predicted_seconds, comparison.time_components);

@@ -47,7 +47,7 @@ double model_flops_utilization(const model::Model& model, const strategy::Strate
                                const cluster::Cluster& cluster, double step_seconds, double kept);
 
 // What was measured in a run, beside a prediction: all of it in one step, that with the median
-// time.
+// time. Where the step was another start's, its time alone is known: no tasks and no bytes.
 struct Measurement {
   int64_t step = 0, num_steps = 0;  // its number; and how many the run had
   graph::Timeline timeline;         // seconds from the start of its first task

@@ -30,6 +30,14 @@ std::vector<int64_t> exchange(comm::Transport& transport, uint64_t key, const st
   return received;
 }
 
+// `texts` by process.
+void require_same(const std::string& what, const std::vector<std::string>& texts) {
+  for (size_t p = 1; p < texts.size(); ++p)
+    if (texts[p] != texts[0])
+      throw InvalidInput(fmt::format("process {} has another {} than process 0: {} against {}", p,
+                                     what, texts[p], texts[0]));
+}
+
 }  // namespace
 
 std::vector<std::string> on_all_processes(comm::World& world, const std::string& what,
@@ -71,11 +79,12 @@ std::string on_first_process(comm::World& world, const std::string& what,
 }
 
 void require_agreement(comm::World& world, const std::string& what, const std::string& text) {
-  const std::vector<std::string> texts = world.share(what, text);
-  for (size_t p = 1; p < texts.size(); ++p)
-    if (texts[p] != texts[0])
-      throw InvalidInput(fmt::format("process {} has another {} than process 0: {} against {}", p,
-                                     what, texts[p], texts[0]));
+  require_same(what, world.share(what, text));
+}
+
+void require_agreement(comm::World& world, const std::string& what,
+                       const std::function<std::string()>& work) {
+  require_same(what, on_all_processes(world, what, work));
 }
 
 std::vector<std::string> gather(comm::Transport& transport, uint64_t key, const std::string& mine,

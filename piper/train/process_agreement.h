@@ -28,6 +28,11 @@ std::string on_first_process(comm::World& world, const std::string& what,
 // Throws InvalidInput, naming the process and both values, unless `text` is the same everywhere.
 void require_agreement(comm::World& world, const std::string& what, const std::string& text);
 
+// The same of what `work` finds out in each process, where it may take a while or fail
+// (on_all_processes()).
+void require_agreement(comm::World& world, const std::string& what,
+                       const std::function<std::string()>& work);
+
 // Rank 0 gets what every rank gives, by rank; others get nothing. Called by every rank's thread.
 // `key` and `key` + 1 name its operations. Any content; at most 2^40 bytes a rank.
 std::vector<std::string> gather(comm::Transport& transport, uint64_t key, const std::string& mine,

@@ -30,12 +30,14 @@
 #include <piper/train/starting_point.h>
 #include <piper/train/step_records.h>
 #include <piper/train/strategy_watch.h>
+#include <piper/train/training_settings.h>
 #include <piper/train/weight_export.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <random>
+#include <tuple>
 
 namespace piper::train {
 namespace {
@@ -64,6 +66,18 @@ checkpoint::FoundCheckpoint same_checkpoint(const RunContext& run, const std::st
     throw IoError(fmt::format("{}: process {} on {} reads another manifest.json than process 0",
                               path.string(), run.world.process(), host));
   return found;
+}
+
+// The step with the median time among recorded ones; of its tasks and bytes nothing is known.
+Measurement measured_before(const std::vector<report::StepMetrics>& metrics) {
+  std::vector<std::pair<double, int64_t>> all;
+  for (const report::StepMetrics& step : metrics)
+    if (step["step_seconds"]) all.emplace_back(*step["step_seconds"], step.step);
+  std::ranges::sort(all);
+  Measurement measured;
+  measured.num_steps = std::ssize(all);
+  if (!all.empty()) std::tie(measured.step_seconds, measured.step) = all[all.size() / 2];
+  return measured;
 }
 
 // Which of a host's CPUs this process computes on: the processes of one host divide them, when all
@@ -113,6 +127,7 @@ class Run {
   };
   void rank_main(comm::Transport& transport);
   void train_rank(comm::Transport& transport, Whereabouts& here);
+  void export_loaded(RankTrainer& trainer, comm::Transport& transport);
   RankMemory memory_of(Rank rank) const;
   RankHooks rank_hooks(comm::Transport& transport, Whereabouts& here);
   bool check_speed(int64_t number, comm::Transport& transport);
@@ -120,6 +135,7 @@ class Run {
   checkpoint::TrainState state_after(int64_t number, const balance::Placements& placements,
                                      const Rebalancer& rebalancer) const;
   RunResult finish();
+  RunResult finish_without_steps(RunResult result);
   void carry_over(RunResult& result) const;
 
   const RunRequest& request_;
@@ -202,7 +218,8 @@ RunResult Run::run() {
   }
   nn::install_counting_allocator();
   train_all_ranks();
-  if (request_.replan.kind == plan::Replan::kAuto) next_strategy_ = watch_.agree_on_change();
+  if (request_.replan.kind == plan::Replan::kAuto && !start_.has_nothing_left())
+    next_strategy_ = watch_.agree_on_change();
   return finish();
 }
 
@@ -346,6 +363,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   here.held = held_state(trainer, memory.live_bytes());
   start_.load(trainer, fmt::format("rank {} on {}", rank.value,
                                    hosts_[static_cast<size_t>(context_.world.process())]));
+  if (start_.has_nothing_left()) return export_loaded(trainer, transport);
   check_speed(0, transport);
   barrier(transport, kBarrierKeys, request_.options.timeout_seconds);
   // Of all ranks that share a device: all have their states, and none has begun.
@@ -397,12 +415,13 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     if (request_.after_step) request_.after_step(number, trainer);
     const bool compares =
         request_.check_replicas_every > 0 && number % request_.check_replicas_every == 0;
-    if (saves || compares || (last && request_.export_weights)) {
+    const bool exports = last && request_.export_weights;
+    if (saves || compares || exports) {
       trainer.gather_weights(kWeightKeys + (static_cast<uint64_t>(number) << 20),
-                             /*tells=*/saves || (last && request_.export_weights));
+                             /*tells=*/saves || exports);
       take_traffic();
+      check_replicas(context_, trainer, transport, number);
     }
-    if (saves || compares) check_replicas(context_, trainer, transport, number);
     if (saves) {
       saver_.save(trainer, transport, number,
                   [&] { return state_after(number, trainer.placements(), rebalancer); });
@@ -413,7 +432,17 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     if (check_speed(number, transport)) before = executor::now_seconds();
   }
   if (!context_.is_alone()) reports_.gather_all(transport, start_.first_step());
-  if (request_.export_weights && !stopped_) export_.add(trainer, transport, token_);
+  if (request_.export_weights && !stopped_)
+    export_.add(trainer, transport, context_.last_step(), token_);
+}
+
+// Of a run whose last step the checkpoint holds.
+void Run::export_loaded(RankTrainer& trainer, comm::Transport& transport) {
+  if (!request_.export_weights) return;
+  const int64_t number = context_.last_step();
+  trainer.gather_weights(kWeightKeys + (static_cast<uint64_t>(number) << 20), /*tells=*/true);
+  check_replicas(context_, trainer, transport, number);
+  export_.add(trainer, transport, number, token_);
 }
 
 RankMemory Run::memory_of(Rank rank) const {
@@ -483,6 +512,8 @@ checkpoint::TrainState Run::state_after(int64_t number, const balance::Placement
   state.text_fingerprint = request_.corpus.fingerprint();
   if (const balance::Placements some = displaced(placements); !some.empty())
     state.extra[kExpertPlacement] = balance::to_json(some);
+  state.extra[kTrainingSettings] = training_settings(request_);
+  if (!request_.config.empty()) state.extra[kModelConfig] = request_.config;
   if (request_.rebalance.is_on()) state.extra[kExpertLoads] = rebalancer.window();
   products_.add_to(state);
   return state;
@@ -491,6 +522,7 @@ checkpoint::TrainState Run::state_after(int64_t number, const balance::Placement
 RunResult Run::finish() {
   RunResult result{.stopped = stopped_ && !next_strategy_, .replanned = watch_.proposals()};
   if (!context_.is_first()) return result;
+  if (start_.has_nothing_left()) return finish_without_steps(std::move(result));
   result.metrics = records_.metrics();
   if (context_.is_alone()) recorder_.set_slowdowns(start_.first_step(), speed_.slowdowns());
   result.prediction = std::move(prediction_);
@@ -511,6 +543,24 @@ RunResult Run::finish() {
   carry_over(result);
   if (result.prediction) result.same_order = recorder_.same_order(result.prediction->timeline);
   recorder_.write_files(request_.folder, result);
+  export_.write();
+  return result;
+}
+
+// What was measured is what the records say of the steps before the checkpoint: their times alone.
+// A comparison that the run has left already says more, and stays.
+RunResult Run::finish_without_steps(RunResult result) {
+  const std::filesystem::path records = request_.folder / report::kMetricsFile;
+  result.metrics = report::parse_metrics(read_text_file(records), records.string());
+  result.prediction = std::move(prediction_);
+  result.prediction_with_load = result.prediction;
+  result.measurement = measured_before(result.metrics);
+  result.comparison = compare(step_, request_.model, request_.strategy, request_.cluster,
+                              result.prediction_with_load, result.measurement);
+  carry_over(result);
+  const std::filesystem::path comparison = request_.folder / report::kComparisonFile;
+  if (!std::filesystem::exists(comparison))
+    write_json_file(comparison, report::to_json(result.comparison));
   export_.write();
   return result;
 }

@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/checkpoint/weight_folder.h>
 #include <piper/cost/estimator.h>
 #include <piper/cost/expert_price.h>
 #include <piper/cost/segment_time.h>
+#include <piper/files/sha256.h>
 #include <piper/strategy/runnable.h>
 #include <piper/train/available_memory.h>
 #include <piper/train/memory_check.h>
@@ -53,6 +55,23 @@ void check_request(const RunContext& run) {
   if (run.request.validate_every > 0) data::check_window(run.request.validation, s.sequence);
 }
 
+void require_same_inputs(comm::World& world, const ProcessInputs& inputs) {
+  if (world.num_processes() == 1) return;
+  require_agreement(world, "model", checkpoint::model_fingerprint(inputs.model));
+  require_agreement(world, "strategy", strategy::to_json(inputs.strategy).dump());
+  const auto text = [](const data::Corpus& corpus) {
+    return corpus.size() == 0 ? std::string("no tokens")
+                              : fmt::format("{} tokens, {}", corpus.size(), corpus.fingerprint());
+  };
+  require_agreement(world, "text", [&] { return text(inputs.corpus); });
+  if (inputs.validation != nullptr)
+    require_agreement(world, "text of the validation", [&] { return text(*inputs.validation); });
+  require_agreement(world, "folder of weights", [&] {
+    return inputs.weights.empty() ? std::string("none")
+                                  : checkpoint::WeightFolder(inputs.weights).fingerprint();
+  });
+}
+
 void require_same_request(const RunContext& run) {
   if (run.is_alone()) return;
   const strategy::Strategy& s = run.request.strategy;
@@ -60,11 +79,12 @@ void require_same_request(const RunContext& run) {
     throw InvalidInput(fmt::format("the launcher started {} ranks and the strategy is for {} ({})",
                                    run.world.size(), s.mesh.world(), checkpoint::describe(s.mesh)));
   const TrainOptions& o = run.request.options;
-  require_agreement(run.world, "model", checkpoint::model_fingerprint(run.request.model));
-  require_agreement(run.world, "strategy", strategy::to_json(s).dump());
-  require_agreement(
-      run.world, "length of the data",
-      fmt::format("{} + {} tokens", run.request.corpus.size(), run.request.validation.size()));
+  require_same_inputs(run.world, {.model = run.request.model,
+                                  .strategy = s,
+                                  .corpus = run.request.corpus,
+                                  .validation = &run.request.validation,
+                                  .weights = run.request.initial_weights});
+  require_agreement(run.world, "config", files::sha256_hex(run.request.config.dump()));
   require_agreement(
       run.world, "set of flags",
       fmt::format(
@@ -72,7 +92,8 @@ void require_same_request(const RunContext& run) {
           "--clip-norm {} --bias-update {} --z-loss {} --mtp-weight {} --checkpoint-every {} "
           "--check-replicas-every {} --validate-every {} "
           "--validation-windows {} --rebalance {} --rebalance-every {} --rebalance-budget {} "
-          "--expert-placement {} --replan {} --replan-bound {} resume {} weights {} export {}",
+          "--expert-placement {} --replan {} --replan-bound {} resume {} weights {} export {} "
+          "--speed-check {}",
           run.request.num_steps, run.request.stop_after, o.seed, o.learning_rate.peak,
           o.learning_rate.minimum, o.learning_rate.warmup_steps, o.learning_rate.total_steps,
           o.adamw.weight_decay, o.clip_norm, o.bias_update, run.request.model.router_z_coefficient,
@@ -81,7 +102,8 @@ void require_same_request(const RunContext& run) {
           balance::to_text(run.request.rebalance), run.request.rebalance.every,
           run.request.rebalance.budget_bytes, balance::to_json(run.request.placements).dump(),
           traits(run.request.replan.kind).name, run.request.replan.bound, run.request.resume,
-          run.request.initial_weights.string(), run.request.export_weights));
+          run.request.initial_weights.string(), run.request.export_weights,
+          run.request.speed_check));
 }
 
 }  // namespace piper::train

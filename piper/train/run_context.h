@@ -2,6 +2,7 @@
 #pragma once
 
 #include <piper/checkpoint/manifest.h>
+#include <piper/checkpoint/model_fingerprint.h>
 #include <piper/comm/world.h>
 #include <piper/train/run.h>
 

@@ -100,6 +100,30 @@ TEST_CASE("a bit that flips on one rank is found before the next save, and its r
   CHECK(failure(r) == "");
 }
 
+TEST_CASE("weights that are not finite, or not alike on replicas, are not exported") {
+  const piper::testing::TestFolder folder;
+  RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 3});
+  r.config = parse_json(kConfig, "config");
+  r.export_weights = true;
+  const auto exported = r.folder / "weights" / "model.safetensors";
+  r.after_step = [](int64_t step, RankTrainer& trainer) {
+    if (step == 4 && trainer.rank() == Rank(1)) flip_in("norm", trainer);
+  };
+  CHECK(failure(r).find("replicas drifted apart by step 4: rank 1's copy of ") == 0);
+  CHECK_FALSE(std::filesystem::exists(exported));
+  r.after_step = [](int64_t step, RankTrainer& trainer) {
+    if (step < 3) return;
+    for (nn::Parameter& parameter : trainer.stage().parameters())
+      if (parameter.name.find("norm") != std::string::npos) parameter.value.fill_(NAN);
+  };
+  CHECK(failure(r).find("step 4 is not exported, and the run ends: rank 0's ") == 0);
+  CHECK_THROWS_AS(run_training(r), InvalidInput);
+  CHECK_FALSE(std::filesystem::exists(exported));
+  r.after_step = {};
+  CHECK(failure(r) == "");
+  CHECK(std::filesystem::exists(exported));
+}
+
 TEST_CASE("a bit that flips in a moment of one rank is found before the next save") {
   const piper::testing::TestFolder folder;
   RunRequest r = request(folder, {.pp = 1, .ep = 1, .dp = 3});

@@ -34,11 +34,29 @@ void check_replicas(const RunContext& run, RankTrainer& trainer, comm::Transport
   const std::vector<std::string> drifted = drifted_replicas(run.request.strategy.mesh, all);
   if (drifted.empty()) return;
   const std::string what = fmt::format(
-      "replicas drifted apart by step {}: {}; nothing of it was saved, go on from an "
+      "replicas drifted apart by step {}: {}; nothing of it was saved or exported, go on from an "
       "earlier checkpoint with --resume, on other hardware if it happens again",
       number, fmt::join(drifted, "; "));
   transport.fail(what);
   throw CommError(what);
+}
+
+bool agree_finite(const RunContext& run, const std::vector<nn::NamedTensor>& tensors,
+                  comm::Transport& transport, const FiniteKeys& keys, const std::string& refused,
+                  const std::string& advice) {
+  const double timeout = run.request.options.timeout_seconds;
+  const std::string mine = checkpoint::first_not_finite(tensors);
+  const std::vector<int64_t> bad =
+      all_gather_number(transport, keys.agree, mine.empty() ? 0 : 1, timeout);
+  if (std::ranges::count(bad, 1) == 0) return true;
+  const std::vector<std::string> names = gather(transport, keys.gather, mine, timeout);
+  if (transport.rank() != Rank(0)) return false;
+  const auto first = static_cast<size_t>(std::ranges::find(bad, 1) - bad.begin());
+  const std::string what = fmt::format(
+      "{}, and the run ends: rank {}'s {} holds infinities or NaN (so do {} other ranks)", refused,
+      first, names[first], std::ranges::count(bad, 1) - 1);
+  transport.fail(what);
+  throw InvalidInput(what + "; " + advice);
 }
 
 // At most: replicas write nothing twice.
@@ -82,37 +100,19 @@ void RunSaver::open_writer() {
   writer_.emplace(std::move(options), run_.identity());
 }
 
-// Whether every rank's part of the state is finite. What is not finite never heals (a NaN moment
-// stays one), so there is nothing to wait for: rank 0 ends the run, and the others meet its end in
-// their next operation. Also the meeting point behind which every rank hands in, or none does.
-bool RunSaver::agree_to_save(const std::vector<nn::NamedTensor>& tensors,
-                             comm::Transport& transport, int64_t number) const {
-  const double timeout = run_.request.options.timeout_seconds;
-  const std::string mine = checkpoint::first_not_finite(tensors);
-  const std::vector<int64_t> bad = all_gather_number(
-      transport, kBarrierKeys + static_cast<uint64_t>(number), mine.empty() ? 0 : 1, timeout);
-  if (std::ranges::count(bad, 1) == 0) return true;
-  const std::vector<std::string> names =
-      gather(transport, kFiniteKeys + 2 * static_cast<uint64_t>(number), mine, timeout);
-  if (transport.rank() != Rank(0)) return false;
-  const auto first = static_cast<size_t>(std::ranges::find(bad, 1) - bad.begin());
-  const std::string what = fmt::format(
-      "step {} is not saved, and the run ends: rank {}'s {} holds infinities or NaN (so do {} "
-      "other "
-      "ranks)",
-      number, first, names[first], std::ranges::count(bad, 1) - 1);
-  transport.fail(what);
-  throw InvalidInput(what +
-                     "; earlier checkpoints are untouched: --resume with a lower --learning-rate");
-}
-
 void RunSaver::save(RankTrainer& trainer, comm::Transport& transport, int64_t number,
                     const std::function<checkpoint::TrainState()>& state) {
   const Rank rank = trainer.rank();
   if (rank == run_.world.local_ranks().front() && !writer_) open_writer();
   const std::vector<nn::NamedTensor> tensors = checkpoint::written_tensors(
       trainer.stage(), trainer.optimizer(), run_.request.strategy.mesh, rank);
-  if (!agree_to_save(tensors, transport, number)) return;
+  // What is not finite never heals (a NaN moment stays one), so there is nothing to wait for. Behind
+  // this meeting point every rank hands in, or none does.
+  const auto step = static_cast<uint64_t>(number);
+  if (!agree_finite(run_, tensors, transport, {kBarrierKeys + step, kFiniteKeys + 2 * step},
+                    fmt::format("step {} is not saved", number),
+                    "earlier checkpoints are untouched: --resume with a lower --learning-rate"))
+    return;
   writer_->hand_in(rank, rank == Rank(0) ? state() : checkpoint::TrainState{.step = number},
                    tensors);
 }

@@ -1,4 +1,4 @@
-// The checkpoints of a run, and whether what would be saved is still sound.
+// The checkpoints of a run, and whether what would be saved or exported is still sound.
 #pragma once
 
 #include <piper/checkpoint/checkpoint_writer.h>
@@ -13,11 +13,24 @@
 
 namespace piper::train {
 
-// Whether the ranks that hold the same parameters still hold the same bits: before a save, so that
-// what drifted apart is never saved. All ranks call it. Where they do not, rank 0 fails the
+// Whether the ranks that hold the same parameters still hold the same bits: before a save or an
+// export, so that what drifted apart is neither saved nor exported. All ranks call it. Where they do not, rank 0 fails the
 // transport and throws CommError.
 void check_replicas(const RunContext& run, RankTrainer& trainer, comm::Transport& transport,
                     int64_t number);
+
+// Names of the operations of agree_finite(): one, and two.
+struct FiniteKeys {
+  uint64_t agree = 0, gather = 0;
+};
+
+// Whether every rank's tensors are finite; also a meeting point of the ranks, which all call it.
+// Where some are not, rank 0 fails the transport and throws InvalidInput with `refused` ("step 40 is
+// not saved"), the first rank and tensor, and `advice`; the others get false, and meet the end of
+// the run in their next operation.
+bool agree_finite(const RunContext& run, const std::vector<nn::NamedTensor>& tensors,
+                  comm::Transport& transport, const FiniteKeys& keys, const std::string& refused,
+                  const std::string& advice);
 
 // Thread-safe where its functions say that all ranks call them.
 class RunSaver {
@@ -44,8 +57,6 @@ class RunSaver {
  private:
   int64_t bytes_saved_here() const;
   void open_writer();
-  bool agree_to_save(const std::vector<nn::NamedTensor>& tensors, comm::Transport& transport,
-                     int64_t number) const;
 
   const RunContext& run_;
   std::function<void()> sync_records_;

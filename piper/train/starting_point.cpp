@@ -3,8 +3,10 @@
 #include <piper/base/error.h>
 #include <piper/checkpoint/checkpoint_state.h>
 #include <piper/checkpoint/hf_weights.h>
+#include <piper/checkpoint/model_fingerprint.h>
 #include <piper/train/rebalancer.h>
 #include <piper/train/starting_point.h>
+#include <piper/train/training_settings.h>
 
 #include <utility>
 
@@ -18,23 +20,26 @@ std::optional<int64_t> other_mtp_depth(const model::Model& model, const std::str
   alone.layers.resize(static_cast<size_t>(model.num_layers()));
   alone.mtp_depth = 0;
   for (int64_t depth = 0; depth <= model::kMaxMtpDepth; ++depth)
-    if (checkpoint::model_fingerprint(model::with_mtp(alone, depth)) == fingerprint) return depth;
+    if (checkpoint::has_fingerprint(model::with_mtp(alone, depth), fingerprint)) return depth;
   return std::nullopt;
 }
 
 }  // namespace
 
 void StartingPoint::resume_from(checkpoint::FoundCheckpoint found) {
-  const checkpoint::CheckpointIdentity run = run_.identity();
+  checkpoint::CheckpointIdentity run = run_.identity();
   const std::string& fingerprint = found.manifest.identity.fingerprint;
-  if (fingerprint != run.fingerprint)
-    if (const auto depth = other_mtp_depth(run_.request.model, fingerprint))
-      throw InvalidInput(
-          fmt::format("{}: was trained with --mtp-depth {}, this run has {}; allowed: the same",
-                      found.path.string(), *depth, run_.request.model.mtp_depth));
+  if (checkpoint::has_fingerprint(run_.request.model, fingerprint))
+    run.fingerprint = fingerprint;  // as this version writes it, or an earlier one did
+  else if (const auto depth = other_mtp_depth(run_.request.model, fingerprint))
+    throw InvalidInput(
+        fmt::format("{}: was trained with --mtp-depth {}, this run has {}; allowed: the same",
+                    found.path.string(), *depth, run_.request.model.mtp_depth));
   if (const auto problems = checkpoint::differences(found.manifest, run, found.path);
       !problems.empty())
     throw InvalidInput(problems);
+  const std::string open =
+      checkpoint::left_open(run_.request.model, fingerprint, found.path.string());
   const checkpoint::TrainState state = found.manifest.state;
   if (!run_.request.corpus.has_fingerprint(state.text_fingerprint))
     throw InvalidInput(fmt::format("{}: was trained on another text than {}", found.path.string(),
@@ -50,17 +55,36 @@ void StartingPoint::resume_from(checkpoint::FoundCheckpoint found) {
   state_ = state;
   shared_.options.seed = state.seed;
   run_.say(fmt::format("resuming after step {} from {}", state.step, found.path.string()));
+  if (!open.empty()) run_.say(open);
   if (const std::string change = checkpoint::resharding(found.manifest.identity, run);
       !change.empty())
     run_.say(change);
-  if (first_step_ > run_.last_step())
+  if (state.step > run_.last_step())
     throw InvalidInput(fmt::format(
         "the run is to end after step {} (--steps, --stop-after), and the checkpoint has {} steps "
-        "already; allowed: more than that",
+        "already; allowed: as many or more",
         run_.last_step(), state.step));
   resumed_.emplace(std::move(found));
+  say_changes();
   resumed_->require_exactly(run_.request.model);
   place_as_saved();
+}
+
+void StartingPoint::say_changes() const {
+  const int64_t step = state_.step;
+  if (run_.request.options.seed != state_.seed)
+    run_.say(fmt::format("not changed: the seed stays {}, as the run began; --seed is {}",
+                         state_.seed, run_.request.options.seed));
+  if (const Json* before = saved(kTrainingSettings); before == nullptr)
+    run_.say(
+        fmt::format("{} was saved by an earlier Piper, which did not note batch, sequence, "
+                    "rates and schedule: what this run changes of them is not known",
+                    resumed_->checkpoint().path.string()));
+  else
+    for (const std::string& line : changed_settings(*before, training_settings(run_.request), step))
+      run_.say(line);
+  if (step == run_.last_step())
+    run_.say(fmt::format("nothing is left to train: step {} is the last", step));
 }
 
 void StartingPoint::read_weights() {

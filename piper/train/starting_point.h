@@ -25,6 +25,8 @@ class StartingPoint {
   void read_weights();
 
   bool is_resumed() const { return resumed_.has_value(); }
+  // The checkpoint has every step that the run is to have.
+  bool has_nothing_left() const { return first_step_ > run_.last_step(); }
   int64_t first_step() const { return first_step_; }
   // As the checkpoint has it; a run that begins anew has read nothing and skipped nothing.
   const checkpoint::TrainState& state() const { return state_; }
@@ -38,6 +40,7 @@ class StartingPoint {
 
  private:
   void place_as_saved();
+  void say_changes() const;
 
   const RunContext& run_;
   RunShared& shared_;

@@ -1,6 +1,8 @@
+#include <fmt/format.h>
 #include <piper/checkpoint/hf_weights.h>
 #include <piper/checkpoint/safetensors.h>
 #include <piper/train/process_agreement.h>
+#include <piper/train/run_saver.h>
 #include <piper/train/weight_export.h>
 
 #include <filesystem>
@@ -9,11 +11,18 @@ namespace piper::train {
 
 namespace fs = std::filesystem;
 
-void WeightExport::add(RankTrainer& trainer, comm::Transport& transport, const std::string& token) {
+void WeightExport::add(RankTrainer& trainer, comm::Transport& transport, int64_t number,
+                       const std::string& token) {
   const fs::path pieces = run_.request.folder / ("weights.tmp-" + token);
   std::vector<nn::NamedTensor> mine;
   for (const nn::NamedPiece& piece : trainer.stage().named_pieces())
     mine.push_back(nn::in_file({piece.name, piece.value.contiguous().clone(), piece.part}));
+  if (!agree_finite(run_, mine, transport, {kGatherKeys + 8, kGatherKeys + 9},
+                    fmt::format("step {} is not exported", number),
+                    fmt::format("{} is as it was; lower --learning-rate, or look at the weights "
+                                "that the run began with",
+                                (run_.request.folder / "weights").string())))
+    return;
   if (!run_.is_first()) {
     fs::create_directories(pieces);
     checkpoint::write_safetensors(pieces / checkpoint::shard_name(trainer.rank().value), mine);

@@ -5,6 +5,7 @@
 #include <piper/train/rank_trainer.h>
 #include <piper/train/run_context.h>
 
+#include <cstdint>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -17,9 +18,11 @@ class WeightExport {
 
   explicit WeightExport(const RunContext& run) : run_(run) {}
 
-  // All ranks call it, with gathered weights. Other processes leave their pieces in files, which
-  // `token` names and process 0 reads. Throws IoError, CommError.
-  void add(RankTrainer& trainer, comm::Transport& transport, const std::string& token);
+  // All ranks call it, with the gathered weights of step `number`, whose replicas are the same bits.
+  // Other processes leave their pieces in files, which `token` names and process 0 reads. Throws
+  // InvalidInput where a weight is not finite (then nothing is written), IoError, CommError.
+  void add(RankTrainer& trainer, comm::Transport& transport, int64_t number,
+           const std::string& token);
   // Process 0, after the ranks; nothing where nothing was added. Throws IoError.
   void write() const;
 
