@@ -10,6 +10,8 @@ import tempfile
 PIPER = os.environ.get("PIPER", "build/release/piper")
 MODEL = ["--model", "qwen3-30b-a3b", "--cluster", "dgx-h100"]  # estimate reads these too
 PLAN = ["plan", *MODEL, "--runnable"]
+# What is asked of these does not depend on how large the space is.
+OF_64 = [*PLAN, "--devices", 64, "--micro-batch", 1]
 
 
 def piper(*arguments, code=0):
@@ -20,18 +22,19 @@ def piper(*arguments, code=0):
 
 def check_capacity():
     """Experts drop only where the user lets them; then no rank takes more than its capacity."""
-    whole = ["plan", *MODEL, "--devices", 64, "--sequence", 4096, "--global-batch", 512, "--imbalance", 3, "--json"]
+    whole = ["plan", *MODEL, "--devices", 64, "--sequence", 4096, "--global-batch", 512, "--imbalance", 3, "--micro-batch", 1, "--json"]
     dropless, limited, tight = (json.loads(piper(*whole, *more))["strategies"][0] for more in
                                 ([], ["--capacity-factor", 1.25, "--drop", "position"], ["--capacity-factor", 0.5]))
     assert "capacity_factor" not in dropless and limited["capacity_factor"] == 1.25 and limited["drop"] == "position"
     seconds = [s["predicted"]["step_seconds"] for s in (dropless, limited, tight)]
     assert seconds[0] > 1.1 * seconds[1] and seconds[1] > 1.1 * seconds[2], seconds
     # An even load stays below 1.25: all that a capacity adds is what its statistics sum.
-    even = [json.loads(piper(*PLAN, "--devices", 64, "--json", *more))["strategies"][0] for more in ([], ["--capacity-factor", 1.25])]
+    runnable = [*OF_64, "--pp", 1]
+    even = [json.loads(piper(*runnable, "--json", *more))["strategies"][0] for more in ([], ["--capacity-factor", 1.25])]
     seconds = [s["predicted"]["step_seconds"] for s in even]
     assert abs(seconds[1] / seconds[0] - 1) < 1e-5 and even[1]["capacity_factor"] == 1.25, seconds
     # Padded, what choices are uneven costs nothing, and what is padded does.
-    padded = [json.loads(piper(*PLAN, "--devices", 64, "--json", "--capacity-factor", 1.25, "--pad-to-capacity", *more))["strategies"][0]
+    padded = [json.loads(piper(*runnable, "--json", "--capacity-factor", 1.25, "--pad-to-capacity", *more))["strategies"][0]
               for more in ([], ["--imbalance", 1.2])]
     assert all(s["pad_to_capacity"] for s in padded), padded
     assert padded[0]["predicted"]["step_seconds"] == padded[1]["predicted"]["step_seconds"] > 1.01 * seconds[1], padded
@@ -157,7 +160,7 @@ def check_whole_what_if():
     assert "allowed: WHAT=HOW" in piper(*whole, "--what-if", "nic=x2", code=2)
 
 
-def check_whole_min_devices():
+def check_whole_min_devices(least_runnable):
     """Over every axis: no smaller number takes a strategy, and the best there is plain `plan`'s."""
     whole = ["plan", *MODEL, "--sequence", 4096, "--cp", 1, "--json"]
     fewest = json.loads(piper(*whole, "--min-devices"))
@@ -167,7 +170,7 @@ def check_whole_min_devices():
         assert count["fits"] == (count["smallest_peak_bytes"] <= fewest["memory_limit_bytes"])
     best = next(count["best"] for count in fewest["counts"] if count["num_devices"] == least)
     assert best == json.loads(piper(*whole, "--devices", least))["strategies"][0]
-    assert least <= json.loads(piper(*PLAN, "--sequence", 4096, "--min-devices", "--json"))["min_devices"]
+    assert least <= least_runnable
     piper(*whole, "--devices", least - 1, code=1)
 
 
@@ -182,12 +185,11 @@ def main():
     check_threads()
     check_rows_are_whole()
     check_whole_what_if()
-    check_whole_min_devices()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         cluster = json.loads(piper("cluster", "dgx-h100", "--json"))
-        best = json.loads(piper(*PLAN, "--devices", 64, "--json"))["strategies"][0]
-        asked = json.loads(piper(*PLAN, "--devices", 64, "--what-if", "memory=x2", "--what-if", "device=dgx-a100", "--json"))
+        best = json.loads(piper(*OF_64, "--json"))["strategies"][0]
+        asked = json.loads(piper(*OF_64, "--what-if", "memory=x2", "--what-if", "device=dgx-a100", "--json"))
         here, roomy, older = asked["what_if"]
         assert here["best"]["predicted"]["step_seconds"] == best["predicted"]["step_seconds"] and here["speedup"] == 1
         assert roomy["memory_limit_bytes"] == 2 * here["memory_limit_bytes"] and roomy["speedup"] >= 1
@@ -195,11 +197,12 @@ def main():
         # The machine written out by hand gives the same plan.
         changed = {**cluster, "name": "larger", "memory_bytes": 2 * cluster["memory_bytes"]}
         (folder / "larger.json").write_text(json.dumps(changed))
-        by_hand = json.loads(piper("plan", "--runnable", "--model", "qwen3-30b-a3b", "--cluster", folder / "larger.json", "--devices", 64, "--json"))
+        by_hand = json.loads(piper("plan", "--runnable", "--model", "qwen3-30b-a3b", "--cluster", folder / "larger.json", *OF_64[len(PLAN):], "--json"))
         assert by_hand["strategies"][0]["predicted"]["step_seconds"] == roomy["best"]["predicted"]["step_seconds"]
 
-        fewest = json.loads(piper(*PLAN, "--min-devices", "--json"))
+        fewest = json.loads(piper(*PLAN, "--sequence", 4096, "--min-devices", "--json"))
         least = fewest["min_devices"]
+        check_whole_min_devices(least)
         assert json.loads(piper(*PLAN, "--devices", least, "--json"))["strategies"]
         for count in fewest["counts"]:
             assert count["fits"] == (count["num_devices"] >= least), count["num_devices"]
@@ -209,8 +212,8 @@ def main():
                 refused = piper(*search, *question, "--pp", 1000, code=2)
                 assert refused.startswith("piper: --pp 1000"), refused  # no progress before
 
-        piper(*PLAN, "--devices", 64, "--out", folder / "a.json")
-        piper(*PLAN, "--devices", 64, "--pp", 1, "--out", folder / "b.json")
+        piper(*OF_64, "--out", folder / "a.json")
+        piper(*OF_64, "--pp", 1, "--out", folder / "b.json")
         compared = json.loads(piper("compare", folder / "a.json", folder / "b.json", "--json"))
         seconds = {}
         for side in "ab":
@@ -222,7 +225,7 @@ def main():
         assert abs(compared["speedup"] - seconds["a"] / seconds["b"]) < 1e-12
         assert json.loads(piper("compare", folder / "a.json", folder / "a.json", "--json"))["speedup"] == 1
         # Another machine is other work, and said above the table.
-        piper(*PLAN, "--devices", 32, "--out", folder / "half.json")
+        piper(*PLAN, "--devices", 32, "--micro-batch", 1, "--out", folder / "half.json")
         assert piper("compare", folder / "a.json", folder / "half.json").startswith("more than the strategy differs: ranks 64 and 32;")
         assert "more than the strategy" not in piper("compare", folder / "a.json", folder / "b.json")
         # A plan that was made from a config.json names its model otherwise; the count of parameters says which built-in it is.

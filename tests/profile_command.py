@@ -50,12 +50,9 @@ def continued(folder):
     for line in lines:
         assert points[line["curve"], *line["at"]] == (line["seconds"], line["num_samples"]), line
     assert json.loads(out.read_text()) == answer["cluster"]
-    # Nothing to take over any more.
-    assert json.loads(piper("profile", *SHORT, 1, "--json"))["num_restored"] == 0
     partial.write_text("something else\n")
     assert "is no partial file of piper profile" in piper("profile", *SHORT, 2, "--out", out, code=2)
-    piper("profile", *SHORT, 1, "--out", folder / "other.json", "--resume", partial, "--fresh")
-    return out
+    return out, partial
 
 
 def checked(cluster):
@@ -86,12 +83,14 @@ def outside(out):
     assert inside == [], inside
 
 
-def other_precisions(folder):
-    """A file for two precisions has figures for both, and planning and training in each goes by them."""
+def other_precisions(folder, no_partial_file):
+    """A file for two precisions has figures for both, and planning and training in each goes by them. With --fresh nothing is taken over, not
+    even from what cannot be read."""
     out = folder / "two.json"
     assert "is 'fp8', which Piper prices and does not execute; allowed: fp32, bf16, fp64" in piper("profile", "--precision", "fp8", code=2)
     assert "names bf16 twice" in piper("profile", "--precision", "bf16,bf16", code=2)
-    piper("profile", *SHORT, 2, "--precision", "bf16,fp32", "--out", out)
+    # Nothing to take over.
+    assert json.loads(piper("profile", *SHORT, 1, "--precision", "bf16,fp32", "--out", out, "--json"))["num_restored"] == 0
     cluster = json.loads(out.read_text())
     assert sorted(cluster["compute"]) == ["bf16", "fp32"], cluster["compute"].keys()
     factors = {name.rsplit(".", 1)[1] for name in cluster["numbers"] if name.startswith("measured_over_priced.experts.")}
@@ -106,7 +105,8 @@ def other_precisions(folder):
         assert run["comparison"]["predicted_step_seconds"] > 0, run["comparison"]
     assert seconds["fp32"] != seconds["bf16"], seconds
     only = folder / "bf16.json"
-    piper("profile", *SHORT, 1, "--precision", "bf16", "--out", only)
+    fresh = ["--resume", no_partial_file, "--fresh", "--json"]
+    assert json.loads(piper("profile", *SHORT, 1, "--precision", "bf16", "--out", only, *fresh))["num_restored"] == 0
     plan = json.loads(piper("plan", "--model", "piper-10m", "--cluster", only, "--devices", 2, "--sequence", 64, "--global-batch", 4, "--json"))
     assert plan["strategies"][0]["precision"] == "bf16", plan["strategies"][0]
     run = json.loads(piper("train", "--model", "piper-10m", "--cluster", only, "--pp", 1, "--ep", 1, "--dp", 2, "--sequence", 32, "--global-batch", 2,
@@ -127,11 +127,11 @@ def what_does_not_fit(folder):
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        out = continued(folder)
+        out, no_partial_file = continued(folder)
         cluster = json.loads(out.read_text())
         checked(cluster)
         outside(out)
-        other_precisions(folder)
+        other_precisions(folder, no_partial_file)
         what_does_not_fit(folder)
         page = pathlib.Path(piper("report", out).strip())
         html = page.read_text()

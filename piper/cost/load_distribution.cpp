@@ -50,7 +50,8 @@ struct Drawing {
   int64_t ep;
   uint64_t seed;
   int64_t index;
-  std::vector<size_t> steps = {};  // of a trace, those that are read
+  std::vector<size_t> steps = {};          // of a trace, those that are read
+  std::vector<double> by_popularity = {};  // of zipf, the shares in descending order
 };
 
 // The steps of a trace whose experts are as many as the model's, or as close to it as there are.
@@ -93,11 +94,14 @@ void check_factor(const Drawing& d, int64_t parts, const char* of) {
                                    d.distribution.text, parts, of));
 }
 
-std::vector<double> zipf(const Drawing& d, int64_t experts, Random random) {
-  std::vector<double> share(static_cast<size_t>(experts));
-  for (size_t k = 0; k < share.size(); ++k)
-    share[k] = std::pow(static_cast<double>(k + 1), -d.distribution.parameter);
-  normalise(share);
+std::vector<double> zipf(Drawing& d, int64_t experts, Random random) {
+  if (std::ssize(d.by_popularity) != experts) {
+    d.by_popularity.resize(static_cast<size_t>(experts));
+    for (size_t k = 0; k < d.by_popularity.size(); ++k)
+      d.by_popularity[k] = std::pow(static_cast<double>(k + 1), -d.distribution.parameter);
+    normalise(d.by_popularity);
+  }
+  std::vector<double> share = d.by_popularity;
   for (size_t k = share.size(); k > 1; --k) std::swap(share[k - 1], share[random.below(k)]);
   return share;
 }
@@ -125,7 +129,7 @@ std::vector<double> from_trace(const Drawing& d, int64_t experts, int64_t mixtur
   return stretched(share, experts, Random({d.seed, static_cast<uint64_t>(mixture_layer)}));
 }
 
-std::vector<double> of_layer(const Drawing& d, int64_t layer, int64_t mixture_layer,
+std::vector<double> of_layer(Drawing& d, int64_t layer, int64_t mixture_layer,
                              int64_t num_samples) {
   const int64_t experts = d.model.layers[static_cast<size_t>(layer)].feed_forward.num_experts;
   const auto at = static_cast<uint64_t>(layer), sample = static_cast<uint64_t>(d.index);
@@ -227,10 +231,13 @@ double imbalance_of(const ExpertLoad& load, int64_t ep) {
     const auto placed = load.placements.find(static_cast<int32_t>(layer));
     const size_t held = share.size() / ranks;
     std::ranges::fill(rows, 0.0);
-    for (size_t e = 0; e < share.size(); ++e)
-      rows[placed == load.placements.end()
-               ? e / held
-               : static_cast<size_t>(placed->second.rank_of(static_cast<int64_t>(e)))] += share[e];
+    if (placed == load.placements.end()) {
+      for (size_t rank = 0; rank < ranks; ++rank)
+        for (size_t e = rank * held; e < (rank + 1) * held; ++e) rows[rank] += share[e];
+    } else {
+      for (size_t e = 0; e < share.size(); ++e)
+        rows[static_cast<size_t>(placed->second.rank_of(static_cast<int64_t>(e)))] += share[e];
+    }
     sum += std::ranges::max(rows) * static_cast<double>(ep);
     ++layers;
   }

@@ -129,6 +129,26 @@ void mm_by_libtorch(const at::Tensor& out, const at::Tensor& a, const at::Tensor
     at::addmm_out(to, out, a, b, beta, 1.0);
 }
 
+// Without AVX-512, libtorch has no library for products of bf16 and multiplies element by element,
+// at a tenth of the speed of fp32 (docs/numerics.md).
+bool widens_bf16(const at::Tensor& out) {
+  return has_kernels(out) && out.scalar_type() == at::kBFloat16 &&
+         instruction_set() < InstructionSet::kAvx512;
+}
+
+// Of bf16, by way of fp32: products and sums are exact to fp32 and are rounded once, at the end. As
+// in oneDNN, the copies count for no rank.
+void widened_product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
+                         double beta) {
+  const AllocatingRank nobody;
+  const at::Tensor wide =
+      beta == 0 ? at::empty(out.sizes(), out.options().dtype(at::kFloat)) : out.to(at::kFloat);
+  const at::Tensor wide_a = a.to(at::kFloat), wide_b = b.to(at::kFloat);
+  if (!by_onednn(wide, wide_a, wide_b, beta)) mm_by_libtorch(wide, wide_a, wide_b, beta);
+  const at::Tensor& to = out;
+  to.copy_(wide);
+}
+
 using ProductTrials = DeviceTrials<at::ScalarType, bool>;
 ProductTrials& product_trials() {
   static ProductTrials all;
@@ -154,7 +174,7 @@ void main_product_out(const at::Tensor& out, const at::Tensor& a, const at::Tens
   for (int64_t first = 0; first < out.size(0); first += cost::kGradientRowsAtOnce) {
     const int64_t count = std::min(cost::kGradientRowsAtOnce, out.size(0) - first);
     const at::Tensor product = at::empty({count, out.size(1)}, a.options());
-    mm_by_libtorch(product, a.narrow(0, first, count), b, 0);
+    product_out(product, a.narrow(0, first, count), b);
     at::Tensor to = out.narrow(0, first, count);
     if (beta == 0)
       to.copy_(product);
@@ -216,6 +236,7 @@ bool product_by(ProductLibrary library, const at::Tensor& out, const at::Tensor&
 void product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, double beta) {
   PIPER_DCHECK(out.size(0) == a.size(0) && out.size(1) == b.size(1) && a.size(1) == b.size(0));
   if (out.scalar_type() != a.scalar_type()) return main_product_out(out, a, b, beta);
+  if (widens_bf16(out)) return widened_product_out(out, a, b, beta);
   if (!by_onednn(out, a, b, beta)) mm_by_libtorch(out, a, b, beta);
 }
 

@@ -71,6 +71,24 @@ TEST_CASE("a product that rounds to bf16 before it adds is told from one that do
   CHECK_FALSE(try_main_products(at::kCPU));
 }
 
+TEST_CASE("products of bf16 are those of fp64 rounded, over layouts, leading dimensions and beta") {
+  at::manual_seed(5);
+  for (const Case c : {Case{1, 1, 1}, {3, 17, 5}, {40, 24, 300}, {300, 40, 24}}) {
+    for (int layout = 0; layout < 16; ++layout) {
+      CAPTURE(c.m);
+      CAPTURE(layout);
+      const at::Tensor a = matrix(c.m, c.k, layout & 1, layout & 4).to(at::kBFloat16),
+                       b = matrix(c.k, c.n, layout & 2, layout & 8).to(at::kBFloat16);
+      const at::Tensor want = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+      CHECK(error(product(a, b), want) < 4e-3);
+      const at::Tensor before = matrix(c.m, c.n, false, layout & 4).to(at::kBFloat16);
+      CHECK(error(add_product(before, a, b), before.to(at::kDouble) + want) < 8e-3);
+    }
+  }
+  const at::Tensor a = at::ones({4, 0}, at::kBFloat16), b = at::ones({0, 6}, at::kBFloat16);
+  CHECK(product(a, b).sum().item<double>() == 0);
+}
+
 TEST_CASE("results without a contiguous row, and fp64, go to libtorch and are right") {
   const at::Tensor a = at::randn({12, 8}, at::kDouble), b = at::randn({8, 6}, at::kDouble);
   CHECK(error(product(a, b), at::mm(a, b)) == 0);

@@ -41,6 +41,7 @@ TEST_CASE("the fewest devices are those that trying one count after the other fi
     Request request = world.request(n, 4 * n);
     request.fixed.zero = 1;
     request.fixed.offload = strategy::Offload::kNone;
+    request.fixed.micro_batch_sequences = 1;
     return request;
   };
   const FewestDevices found = fewest_devices(world.cluster, request_of);

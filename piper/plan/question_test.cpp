@@ -80,18 +80,19 @@ TEST_CASE("what this Piper trains is a subset of the whole, and never beats it")
                                                 {"m10b-e16", "frontier", 64}}) {
     CAPTURE(model);
     Asked asked(question(model, cluster, testing::full_counts() ? devices : devices / 4));
+    if (!testing::full_counts()) asked.question.fixed.micro_batch_sequences = 1;
     const Plan whole = asked.plan();
     asked.question.fixed.runnable = true;
     const Request request = asked.request();
     const Plan part = search(request);
     REQUIRE(!part.ranked.empty());
+    const std::unique_ptr<cost::Estimator> estimator = request.estimator();
     CHECK(part.num_shapes < whole.num_shapes);
     CHECK(whole.ranked.front().estimate.seconds <= part.ranked.front().estimate.seconds);
     for (const Candidate& c : part.ranked) {
       CHECK(strategy::not_runnable(c.strategy).empty());
       CHECK(strategy::contradictions(c.strategy, asked.question.model).empty());
       // The same strategy has the same price in both.
-      const std::unique_ptr<cost::Estimator> estimator = request.estimator();
       const double imbalance = request.imbalance_at(c.strategy.mesh.ep);
       CHECK(estimator->estimate(c.strategy, imbalance).seconds == c.estimate.seconds);
     }
@@ -165,7 +166,7 @@ TEST_CASE("what cannot be is refused with the nearest that can") {
     fixed = {.pp = 96, .runnable = runnable};
     has("allowed: --pp 48");
   }
-  fixed = {.cp = 2, .runnable = true};
+  fixed = {.ep = 16, .cp = 2, .micro_batch_sequences = 1, .runnable = true};
   CHECK(asked.refusal().empty());  // it runs
   fixed = {.context_exchange = strategy::ContextExchange::kGather};
   has("--context-exchange is gather: it has a price on machines that piper profile has measured");

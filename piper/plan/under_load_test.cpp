@@ -12,6 +12,7 @@ namespace {
 struct LoadedWorld : ExampleWorld {
   Request request() const {
     Request r = ExampleWorld::request(16, 64);
+    if (!testing::full_counts()) r.fixed.micro_batch_sequences = 1;
     r.num_kept = 16;
     return r;
   }

@@ -83,9 +83,11 @@ inline executor::MicroBatch batch(const strategy::Strategy& s, int64_t step, int
                                   int64_t micro_batch) {
   const int64_t first = (dp * s.num_micro_batches + micro_batch) * s.micro_batch_sequences;
   auto tokens = at::empty({s.micro_batch_sequences, s.sequence + 1}, at::kLong);
+  auto* const values = tokens.mutable_data_ptr<int64_t>();
   for (int64_t b = 0; b < s.micro_batch_sequences; ++b)
     for (int64_t t = 0; t <= s.sequence; ++t)
-      tokens[b][t] = ((first + b) * 7 + step * 13 + t * t * (1 + (first + b) % 3)) % kVocabulary;
+      values[b * (s.sequence + 1) + t] =
+          ((first + b) * 7 + step * 13 + t * t * (1 + (first + b) % 3)) % kVocabulary;
   return {tokens.slice(1, 0, s.sequence).contiguous(),
           tokens.slice(1, 1).reshape({-1}).contiguous()};
 }
