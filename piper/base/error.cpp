@@ -1,4 +1,7 @@
 #include <piper/base/error.h>
+#include <piper/base/printable.h>
+
+#include <utility>
 
 namespace piper {
 namespace {
@@ -9,10 +12,21 @@ std::string join_lines(const std::vector<std::string>& lines) {
   return text;
 }
 
+std::vector<std::string> shown(std::vector<std::string> problems) {
+  problems = first_of(std::move(problems), "problems");
+  for (std::string& problem : problems) problem = shown_line(problem);
+  return problems;
+}
+
 }  // namespace
 
 InvalidInput::InvalidInput(std::vector<std::string> problems)
-    : std::runtime_error(join_lines(problems)), problems_(std::move(problems)) {}
+    : InvalidInput(Shown{shown(std::move(problems))}) {}
+
+InvalidInput::InvalidInput(Shown shown)
+    : std::runtime_error(join_lines(shown.problems)), problems_(std::move(shown.problems)) {}
+
+IoError::IoError(const std::string& what) : std::runtime_error(shown_line(what)) {}
 
 namespace internal {
 

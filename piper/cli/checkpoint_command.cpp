@@ -6,12 +6,12 @@
 #include <piper/base/units.h>
 #include <piper/checkpoint/checkpoint_folder.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/report/table.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <numeric>
 
@@ -112,9 +112,9 @@ void print(const Found& found, Depth depth) {
     table.rows.push_back({name, "", "", "", "", "an unfinished save; --resume sweeps it away"});
   for (const std::string& name : found.damaged)
     table.rows.push_back({name, "", "", "", "", "damaged, set aside; only --fresh deletes it"});
-  fmt::print("{}", report::to_text(table));
+  say("{}", Lines{report::to_text(table)});
   for (const Inspection& checkpoint : found.checkpoints)
-    for (const std::string& problem : checkpoint.problems) fmt::print("{}\n", problem);
+    for (const std::string& problem : checkpoint.problems) say("{}\n", problem);
 }
 
 int run_checkpoint(const CheckpointFlags& flags, Depth depth) {
@@ -123,12 +123,10 @@ int run_checkpoint(const CheckpointFlags& flags, Depth depth) {
     Json list = Json::array();
     for (const Inspection& checkpoint : found.checkpoints)
       list.push_back(to_json(checkpoint, &checkpoint == newest_complete(found)));
-    std::cout << Json{{"verified", depth == Depth::kStorage},
-                      {"checkpoints", list},
-                      {"unfinished", found.unfinished},
-                      {"damaged", found.damaged}}
-                     .dump(2)
-              << "\n";
+    say_json(Json{{"verified", depth == Depth::kStorage},
+                  {"checkpoints", list},
+                  {"unfinished", found.unfinished},
+                  {"damaged", found.damaged}});
   } else {
     print(found, depth);
   }

@@ -5,6 +5,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/enum_help.h>
 #include <piper/cli/profile_text.h>
 #include <piper/cli/read_model.h>
@@ -21,7 +22,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <optional>
 
@@ -165,11 +165,10 @@ int run_profile(const ProfileFlags& flags) {
                     {"num_points", profile.num_points},
                     {"num_restored", profile.num_restored},
                     {"profile_seconds", profile.seconds}};
-    std::cout << json.dump(2) << "\n";
+    say_json(json);
     return 0;
   }
-  fmt::print(
-      "{}\n{}, {} a rank, {} points profiled in {}{}\n\n", profile.cluster.description,
+  say("{}\n{}, {} a rank, {} points profiled in {}{}\n\n", profile.cluster.description,
       profile.cluster.device, format_bytes(static_cast<double>(profile.cluster.memory_bytes)),
       profile.num_points, format_seconds(profile.seconds),
       profile.num_restored > 0
@@ -183,7 +182,7 @@ int run_profile(const ProfileFlags& flags) {
   if (options.model) print_join(profile.cluster, options.model->name, options.sequence, profile.ep);
   if (flags.points) print_points(profile.cluster);
   print_noise(profile.cluster, flags.tight, profile.num_points);
-  if (!flags.out.empty()) fmt::print("\nwritten: {}\n", flags.out);
+  if (!flags.out.empty()) say("\nwritten: {}\n", flags.out);
   return 0;
 }
 

@@ -10,8 +10,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <map>
 #include <new>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -43,21 +45,28 @@ int64_t place_in_launch() {
   }
 }
 
-int complain(const std::exception& error, int code) {
-  std::string text = without_trace(error.what());
-  for (size_t start = 0; start <= text.size();) {
-    const size_t end = std::min(text.find('\n', start), text.size());
-    say_error(text.substr(start, end - start));
-    start = end + 1;
-  }
+// A line each.
+int complain(const std::vector<std::string>& problems, int code) {
+  for (const std::string& problem : problems) say_error(problem);
   return code;
+}
+
+// What errors of ours say has its lines where they are meant; a path in an error of the standard
+// library is all that may bring further ones.
+std::vector<std::string> lines_of(const std::exception& error) {
+  if (dynamic_cast<const std::filesystem::filesystem_error*>(&error) != nullptr)
+    return {error.what()};
+  std::vector<std::string> lines;
+  std::istringstream text(without_trace(error.what()));
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
 }
 
 // A command line that cannot be read, which all processes of a launcher are given alike: process 0
 // says what is wrong. (What a command refuses later may be wrong on one host alone, so every
 // process says that.)
-int complain_of_flags(const std::string& problems) {
-  return place_in_launch() == 0 ? complain(InvalidInput(problems), 2) : 2;
+int complain_of_flags(const std::vector<std::string>& problems) {
+  return place_in_launch() == 0 ? complain(problems, 2) : 2;
 }
 
 std::vector<std::string> names_of(const CLI::App& app, bool flags) {
@@ -103,23 +112,23 @@ std::string missing_flags(const CLI::App& app) {
 }
 
 // CLI11 knows that an argument was not expected; what was meant is ours to guess.
-std::string unexpected_arguments(const CLI::App& root, const Program& program) {
+std::vector<std::string> unexpected_arguments(const CLI::App& root, const Program& program) {
   const CLI::App* app = innermost(&root);
-  std::string lines;
+  std::vector<std::string> lines;
   for (const std::string& argument : root.remaining(true)) {
     const bool flag = argument.starts_with("-");
     const std::string word = argument.substr(0, argument.find('='));
     const bool command =
         !flag && !app->get_subcommands([](const CLI::App*) { return true; }).empty();
     const std::string suggestion = flag_for(word, *app, program);
-    lines += fmt::format(
-        "{}unknown {} '{}'{}", lines.empty() ? "" : "\n",
+    lines.push_back(fmt::format(
+        "unknown {} '{}'{}",
         flag      ? "flag"
         : command ? "command"
                   : "argument",
-        word, suggestion.empty() ? did_you_mean(word, names_of(*app, flag)) : suggestion);
+        word, suggestion.empty() ? did_you_mean(word, names_of(*app, flag)) : suggestion));
     if (app != &root && suggestion.empty())
-      lines += fmt::format(" (see {} --help)", command_words(*app, program));
+      lines.back() += fmt::format(" (see {} --help)", command_words(*app, program));
     if (flag || command) break;  // what follows is most likely its value, or its arguments
   }
   return lines;
@@ -146,24 +155,23 @@ int run_commands(const Program& program, int argc, char** argv) {
   } catch (const CLI::RequiredError& error) {
     if (app.get_subcommands().empty()) {
       if (argc <= 1) {
-        fmt::print("{}", app.help());
+        say("{}", Lines{app.help()});
         return 2;
       }
-      const std::string rest = unexpected_arguments(app, program);
-      return complain_of_flags(
-          rest.empty() ? fmt::format("a command is required; see {} --help", program.name) : rest);
+      std::vector<std::string> rest = unexpected_arguments(app, program);
+      if (rest.empty())
+        rest.push_back(fmt::format("a command is required; see {} --help", program.name));
+      return complain_of_flags(rest);
     }
     // An unknown flag is most likely a misspelt required one: told first.
-    std::vector<std::string> problems;
-    if (const std::string unexpected = unexpected_arguments(app, program); !unexpected.empty())
-      problems.push_back(unexpected);
+    std::vector<std::string> problems = unexpected_arguments(app, program);
     const CLI::App& of = *innermost(&app);
     const std::string missing = missing_flags(of);
     problems.push_back(fmt::format("{} (see {} --help)", missing.empty() ? error.what() : missing,
                                    command_words(of, program)));
-    return complain_of_flags(fmt::format("{}", fmt::join(problems, "\n")));
+    return complain_of_flags(problems);
   } catch (const CLI::ParseError& error) {
-    return complain_of_flags(error.what());
+    return complain_of_flags({error.what()});
   }
   return runs.at(app.get_subcommands().front())();
 }
@@ -172,12 +180,12 @@ int run_and_complain(const Program& program, int argc, char** argv) {
   try {
     return run_commands(program, argc, argv);
   } catch (const InvalidInput& error) {
-    return complain(error, 2);
+    return complain(error.problems(), 2);
   } catch (const std::bad_alloc&) {
-    return complain(IoError("out of memory"), 1);
+    return complain({"out of memory"}, 1);
   } catch (const std::exception& error) {
     // Of fmt, when standard output cannot be written: main says that.
-    return is_output_lost() ? 1 : complain(error, 1);
+    return is_output_lost() ? 1 : complain(lines_of(error), 1);
   }
 }
 
