@@ -150,7 +150,7 @@ void Launcher::press_on() {
 }
 
 int Launcher::run() {
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGTSTP})
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGXCPU, SIGUSR1, SIGTSTP})
     handle_unless_ignored(signal, on_signal);
   for (int64_t p = 0; p < flags_.processes; ++p) start(p);
   ::close(listener_.fd);  // when process 0 closes the port, it is closed

@@ -4,6 +4,7 @@
 #include <piper/base/suggest.h>
 #include <piper/cli/console.h>
 #include <piper/cli/program.h>
+#include <piper/cli/stop_signals.h>
 #include <piper/comm/launch.h>
 
 #include <CLI/CLI.hpp>
@@ -193,6 +194,7 @@ int run_and_complain(const Program& program, int argc, char** argv) {
 
 int run_program(const Program& program, int argc, char** argv) {
   open_console();
+  say_deadly_signals();
   const int code = run_and_complain(program, argc, argv);
   return check_output() || code != 0 ? code : 1;
 }

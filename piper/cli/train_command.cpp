@@ -461,7 +461,7 @@ Run add_train(Subcommand command) {
   command.add_flag("--json", flags->json, "print the result as JSON");
   command.footer(
       "Alone: every rank is a thread. Under `piper launch -n N`, mpirun, srun or torchrun "
-      "--no-python:\na share of the ranks each. SIGTERM, Ctrl-C, a hangup, or a "
+      "--no-python:\na share of the ranks each. SIGTERM, Ctrl-C, SIGUSR1, SIGXCPU, a hangup, or a "
       "console that cannot be written:\nthe step is finished and saved, exit code 3; a second "
       "signal stops now.");
   return [flags] { return run_train(*flags); };
