@@ -1,13 +1,16 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
+#include <piper/base/cause.h>
 #include <piper/base/error.h>
 #include <piper/base/suggest.h>
 #include <piper/cli/console.h>
+#include <piper/cli/limits.h>
 #include <piper/cli/program.h>
 #include <piper/cli/stop_signals.h>
 #include <piper/comm/launch.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -16,6 +19,7 @@
 #include <new>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace piper::cli {
@@ -57,6 +61,9 @@ int complain(const std::vector<std::string>& problems, int code) {
 std::vector<std::string> lines_of(const std::exception& error) {
   if (dynamic_cast<const std::filesystem::filesystem_error*>(&error) != nullptr)
     return {error.what()};
+  const auto* of_system = dynamic_cast<const std::system_error*>(&error);
+  if (of_system != nullptr && of_system->code() == std::errc::resource_unavailable_try_again)
+    return {"a thread cannot be started: " + cause_of(EAGAIN)};
   std::vector<std::string> lines;
   std::istringstream text(without_trace(error.what()));
   for (std::string line; std::getline(text, line);) lines.push_back(line);
@@ -183,7 +190,7 @@ int run_and_complain(const Program& program, int argc, char** argv) {
   } catch (const InvalidInput& error) {
     return complain(error.problems(), 2);
   } catch (const std::bad_alloc&) {
-    return complain({"out of memory"}, 1);
+    return complain({cause_of(ENOMEM)}, 1);
   } catch (const std::exception& error) {
     // Of fmt, when standard output cannot be written: main says that.
     return is_output_lost() ? 1 : complain(lines_of(error), 1);
@@ -195,7 +202,7 @@ int run_and_complain(const Program& program, int argc, char** argv) {
 int run_program(const Program& program, int argc, char** argv) {
   open_console();
   say_deadly_signals();
-  const int code = run_and_complain(program, argc, argv);
+  const int code = with_enough_stack([&] { return run_and_complain(program, argc, argv); });
   return check_output() || code != 0 ? code : 1;
 }
 
