@@ -9,6 +9,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/cli/byte_count.h>
+#include <piper/cli/console.h>
 #include <piper/comm/control.h>
 #include <piper/comm/exchange_limit.h>
 #include <piper/comm/place.h>
@@ -131,10 +132,10 @@ int run_alltoall(const AllToAllFlags& flags) {
   });
   if (world->process() == 0) {
     progress->finish();
-    fmt::print("{}", flags.json ? to_json(run).dump(2) + "\n" : to_text(run));
+    flags.json ? say_json(to_json(run)) : say("{}", Lines{to_text(run)});
     if (!flags.json && flags.cluster.empty())
-      fmt::print("# no --cluster: {}, no prediction; `piper profile --out here.json` makes one\n",
-                 world->num_processes() > 1 ? "no limit" : "the limit is a plain copy");
+      say("# no --cluster: {}, no prediction; `piper profile --out here.json` makes one\n",
+          world->num_processes() > 1 ? "no limit" : "the limit is a plain copy");
     if (!flags.plot.empty())
       files::write_text_file(flags.plot, "<!-- written by piper -->\n" + to_svg(run));
   }

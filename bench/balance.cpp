@@ -17,6 +17,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cli/console.h>
 #include <piper/cost/load_distribution.h>
 #include <piper/report/table.h>
 
@@ -24,7 +25,6 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <optional>
 
@@ -290,13 +290,12 @@ int run_balance(const BalanceFlags& flags) {
                        {"least_imbalance", simulated.least},
                        {"searches", searches}});
     if (!flags.json)
-      fmt::print(
-          "{}, {} experts on {} ranks: {} windows of {} steps, {} layers; a window puts {} of the "
+      say("{}, {} experts on {} ranks: {} windows of {} steps, {} layers; a window puts {} of the "
           "rows where the next does; no placement is below {:.3f}\n{}\n",
           c.load, c.experts, c.ranks, simulated.windows.size(), flags.window, flags.layers,
-          format_percent(simulated.overlap), simulated.least, report::to_text(table));
+          format_percent(simulated.overlap), simulated.least, Lines{report::to_text(table)});
   }
-  if (flags.json) std::cout << results.dump(2) << "\n";
+  if (flags.json) say_json(results);
   return 0;
 }
 

@@ -7,9 +7,9 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cli/console.h>
 #include <piper/report/table.h>
 
-#include <iostream>
 #include <memory>
 
 namespace piper::cli {
@@ -59,12 +59,12 @@ void print_curves(const std::vector<CurvePoint>& points) {
     row.push_back(p.best_halo().limited_by);
     table.rows.push_back(row);
   }
-  fmt::print("{}\n", report::to_text(table));
+  say("{}\n", Lines{report::to_text(table)});
   for (const Crossover& c : crossovers(points))
-    fmt::print("{}, {} a pair, against {}: {}\n", c.placement,
-               format_bytes(static_cast<double>(c.bytes)), c.opponent,
-               c.nodes == 0 ? "HALO is never more than 10 % faster"
-                            : fmt::format("HALO is more than 10 % faster from {} nodes", c.nodes));
+    say("{}, {} a pair, against {}: {}\n", c.placement, format_bytes(static_cast<double>(c.bytes)),
+        c.opponent,
+        c.nodes == 0 ? "HALO is never more than 10 % faster"
+                     : fmt::format("HALO is more than 10 % faster from {} nodes", c.nodes));
 }
 
 void print_ranks(const std::vector<RankPoint>& points) {
@@ -80,11 +80,10 @@ void print_ranks(const std::vector<RankPoint>& points) {
                           p.eq6_seconds > 0 ? format_seconds(p.eq6_seconds) : "-",
                           p.eq6_seconds > 0 ? times(p.seconds / p.eq6_seconds) : "-",
                           p.across_seconds > 0 ? times(p.seconds / p.across_seconds) : "-"});
-  fmt::print(
-      "\nbandwidth over ranks (Fig. 5), flat in node-aware order; eq. 6: all that leaves a device "
+  say("\nbandwidth over ranks (Fig. 5), flat in node-aware order; eq. 6: all that leaves a device "
       "through its "
       "share of a NIC; across: what leaves the node\n{}",
-      report::to_text(table));
+      Lines{report::to_text(table)});
 }
 
 void print_phases(const std::vector<PhasePoint>& points) {
@@ -99,8 +98,8 @@ void print_phases(const std::vector<PhasePoint>& points) {
                           format_seconds(p.under_two_seconds), format_percent(p.hidden_under_two()),
                           format_seconds(p.under_three_seconds),
                           format_percent(p.hidden_under_three())});
-  fmt::print("\nphase I of HALO as printed, hidden under phase II and under III\n{}",
-             report::to_text(table));
+  say("\nphase I of HALO as printed, hidden under phase II and under III\n{}",
+      Lines{report::to_text(table)});
 }
 
 Json to_json(const RankPoint& p) {
@@ -149,13 +148,11 @@ int run_collectives(const CollectivesFlags& flags) {
                        {"bytes_per_pair", c.bytes},
                        {"opponent", c.opponent},
                        {"nodes", c.nodes == 0 ? Json() : Json(c.nodes)}});
-    std::cout << Json{{"cluster", cluster.name},
-                      {"curves", list_of(curves)},
-                      {"crossovers", found},
-                      {"ranks", list_of(ranks)},
-                      {"phase_one", list_of(phases)}}
-                     .dump(2)
-              << "\n";
+    say_json(Json{{"cluster", cluster.name},
+                  {"curves", list_of(curves)},
+                  {"crossovers", found},
+                  {"ranks", list_of(ranks)},
+                  {"phase_one", list_of(phases)}});
     return 0;
   }
   print_curves(curves);

@@ -11,6 +11,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/byte_count.h>
+#include <piper/cli/console.h>
 #include <piper/collective/halo_dedup_combine.h>
 #include <piper/collective/halo_dedup_dispatch.h>
 #include <piper/comm/exchange_limit.h>
@@ -290,12 +291,10 @@ double fastest_plain(const Outcome& o, bool predicted) {
 
 void print(const DedupQuestion& q, const Outcome& o) {
   using report::Align;
-  fmt::print("{} rank{} on {} node{}, {} tokens a rank of {}, {} of {} experts each, {}\n",
-             q.num_ranks, q.num_ranks == 1 ? "" : "s", o.num_nodes, o.num_nodes == 1 ? "" : "s",
-             q.tokens, format_bytes(static_cast<double>(q.row_bytes)), q.top_k, q.experts,
-             q.load.text);
-  fmt::print(
-      "distinct nodes of a token {:.2f}: k / distinct {:.2f}; rows between nodes, for every expert "
+  say("{} rank{} on {} node{}, {} tokens a rank of {}, {} of {} experts each, {}\n", q.num_ranks,
+      q.num_ranks == 1 ? "" : "s", o.num_nodes, o.num_nodes == 1 ? "" : "s", q.tokens,
+      format_bytes(static_cast<double>(q.row_bytes)), q.top_k, q.experts, q.load.text);
+  say("distinct nodes of a token {:.2f}: k / distinct {:.2f}; rows between nodes, for every expert "
       "over for "
       "every node: {:.2f}\n",
       o.distinct_nodes, o.copies / o.distinct_nodes, o.fewer_rows);
@@ -313,7 +312,7 @@ void print(const DedupQuestion& q, const Outcome& o) {
                           fmt::format("{:.2f}", plain / line.measured.seconds),
                           line.predicted ? fmt::format("{:.2f}", predicted / *line.predicted) : "-",
                           std::to_string(line.measured.num_wrong)});
-  fmt::print("{}", report::to_text(table));
+  say("{}", Lines{report::to_text(table)});
 }
 
 Json to_json(const DedupQuestion& q, const Outcome& o) {
@@ -352,7 +351,7 @@ int run_dedup(const DedupFlags& flags) {
   if (world->process() == 0) {
     progress->finish();
     if (flags.json)
-      fmt::print("{}\n", to_json(q, outcome).dump(2));
+      say_json(to_json(q, outcome));
     else
       print(q, outcome);
   }

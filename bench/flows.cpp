@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cli/console.h>
 #include <piper/collective/algorithms.h>
 #include <piper/report/table.h>
 #include <piper/sim/fabric_shapes.h>
@@ -13,7 +14,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iostream>
 #include <memory>
 
 namespace piper::cli {
@@ -134,21 +134,19 @@ int run_flows(const FlowsFlags& flags) {
                           format_seconds(row.predicted_seconds)});
   }
   if (flags.json) {
-    std::cout << Json{{"cluster", cluster.name},
-                      {"fabric", flags.fabric.empty() ? "as described" : flags.fabric},
-                      {"bytes_per_pair", flags.bytes},
-                      {"num_peers", flags.peers == 0 ? Json("all") : Json(flags.peers)},
-                      {"best_flows_per_second", best},
-                      {"rows", list}}
-                     .dump(2)
-              << "\n";
+    say_json(Json{{"cluster", cluster.name},
+                  {"fabric", flags.fabric.empty() ? "as described" : flags.fabric},
+                  {"bytes_per_pair", flags.bytes},
+                  {"num_peers", flags.peers == 0 ? Json("all") : Json(flags.peers)},
+                  {"best_flows_per_second", best},
+                  {"rows", list}});
     return 0;
   }
-  fmt::print("{}{}, {} a pair{}, one core\n{}", cluster.name,
-             flags.fabric.empty() ? "" : ", its nodes in a " + flags.fabric,
-             format_bytes(static_cast<double>(flags.bytes)),
-             flags.peers == 0 ? "" : fmt::format(", {} peers of each member", flags.peers),
-             report::to_text(table));
+  say("{}{}, {} a pair{}, one core\n{}", cluster.name,
+      flags.fabric.empty() ? "" : ", its nodes in a " + flags.fabric,
+      format_bytes(static_cast<double>(flags.bytes)),
+      flags.peers == 0 ? "" : fmt::format(", {} peers of each member", flags.peers),
+      Lines{report::to_text(table)});
   return 0;
 }
 

@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/cli/console.h>
 #include <piper/cli/enum_help.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/executor/tensor_bytes.h>
@@ -115,7 +116,7 @@ void print(const MoeFlags& flags, const nn::MoeLayerTimes& times) {
                     {"gemm_seconds", times.gemm_seconds},
                     {"layer_over_gemms", times.ratio},
                     {"gemm_flops_per_second", times.flops / times.gemm_seconds}};
-    std::puts(json.dump(2).c_str());
+    say_json(json);
     return;
   }
   const std::string text = fmt::format(
@@ -214,14 +215,13 @@ int run_on_several(const MoeFlags& flags) {
                  {"moe_chunks", flags.moe_chunks},
                  {"rounds", flags.world.rounds},
                  {"world", bench.describe()}});
-    fmt::print("{}\n", json.dump(2));
+    say_json(json);
     return 0;
   }
-  fmt::print(
-      "{}: mixture layer, forward and backward, fp32: {} tokens a rank, hidden {}, ffn {}, {} "
+  say("{}: mixture layer, forward and backward, fp32: {} tokens a rank, hidden {}, ffn {}, {} "
       "experts, top {}{}\n{}",
       bench.describe(), s.tokens, s.hidden, s.ffn, s.num_experts, s.top_k, division(flags),
-      to_text(times, flags.world.rounds));
+      Lines{to_text(times, flags.world.rounds)});
   return 0;
 }
 

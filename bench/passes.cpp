@@ -9,6 +9,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/median.h>
+#include <piper/cli/console.h>
 #include <piper/cli/enum_help.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/executor/tensor_bytes.h>
@@ -182,18 +183,15 @@ void print(const PassesFlags& flags, const std::vector<Measured>& measured) {
                         {"seconds", pass.seconds},
                         {"bytes_per_second", pass.bytes / pass.seconds},
                         {"of_copy", pass.of_copy}});
-    fmt::print(
-        "{}\n",
-        Json{{"device", flags.device}, {"precision", flags.precision}, {"passes", passes}}.dump(2));
+    say_json({{"device", flags.device}, {"precision", flags.precision}, {"passes", passes}});
     return;
   }
-  fmt::print("{}, {}: {} tokens of {}, ffn {}, top {}, vocabulary {}\n{:20} {:>10} {:>8} {:>12}\n",
-             flags.device == "cpu" ? "cpu, one thread" : flags.device, flags.precision,
-             flags.tokens, flags.hidden, flags.ffn, flags.top_k, flags.vocabulary, "", "ms", "GB/s",
-             "/ a copy's");
+  say("{}, {}: {} tokens of {}, ffn {}, top {}, vocabulary {}\n{:20} {:>10} {:>8} {:>12}\n",
+      flags.device == "cpu" ? "cpu, one thread" : flags.device, flags.precision, flags.tokens,
+      flags.hidden, flags.ffn, flags.top_k, flags.vocabulary, "", "ms", "GB/s", "/ a copy's");
   for (const Measured& pass : measured)
-    fmt::print("{:20} {:10.3f} {:8.1f} {:12.2f}\n", pass.name, pass.seconds * 1e3,
-               pass.bytes / pass.seconds * 1e-9, pass.of_copy);
+    say("{:20} {:10.3f} {:8.1f} {:12.2f}\n", pass.name, pass.seconds * 1e3,
+        pass.bytes / pass.seconds * 1e-9, pass.of_copy);
 }
 
 int run_passes(const PassesFlags& flags) {

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
+#include <piper/cli/console.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/nn/init.h>
 #include <piper/schedule/rank_chunks.h>
@@ -155,11 +156,11 @@ int run_pipeline(PipelineFlags flags) {
                         {"schedule", flags.schedule},
                         {"world", bench.describe()}});
     if (bench.prints() && !flags.world.json)
-      fmt::print("{}: {} linear layers of {}, {} micro-batches of {} rows, {}, fp32\n{}",
-                 bench.describe(), flags.linear_layers, flags.hidden, flags.micro_batches, rows,
-                 flags.schedule, to_text(times, flags.world.rounds));
+      say("{}: {} linear layers of {}, {} micro-batches of {} rows, {}, fp32\n{}", bench.describe(),
+          flags.linear_layers, flags.hidden, flags.micro_batches, rows, flags.schedule,
+          Lines{to_text(times, flags.world.rounds)});
   }
-  if (bench.prints() && flags.world.json) fmt::print("{}\n", json.dump(2));
+  if (bench.prints() && flags.world.json) say_json(json);
   return 0;
 }
 

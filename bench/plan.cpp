@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cli/console.h>
 #include <piper/cost/mfu.h>
 #include <piper/model/import.h>
 #include <piper/plan/question.h>
@@ -12,7 +13,6 @@
 #include <piper/report/table.h>
 
 #include <chrono>
-#include <iostream>
 #include <limits>
 #include <memory>
 
@@ -131,20 +131,17 @@ int run_plan(bool json) {
   }
   bar.finish();
   if (json) {
-    std::cout << Json{{"candidates_per_second", priced / seconds},
-                      {"candidates_per_second_all_cores", priced / seconds_together},
-                      {"num_cores", num_cores},
-                      {"cases", cases}}
-                     .dump(2)
-              << "\n";
+    say_json(Json{{"candidates_per_second", priced / seconds},
+                  {"candidates_per_second_all_cores", priced / seconds_together},
+                  {"num_cores", num_cores},
+                  {"cases", cases}});
     return 0;
   }
-  fmt::print(
-      "{}{:.0f} strategies a second on one core, memory and time of each (devices without a limit "
+  say("{}{:.0f} strategies a second on one core, memory and time of each (devices without a limit "
       "of "
       "memory; what does not fit a real one is asked no further); {:.0f} on all that may be used "
       "({})\n",
-      report::to_text(table), priced / seconds, priced / seconds_together, num_cores);
+      Lines{report::to_text(table)}, priced / seconds, priced / seconds_together, num_cores);
   return 0;
 }
 

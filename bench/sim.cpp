@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cli/console.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cost/prices.h>
 #include <piper/plan/search.h>
@@ -13,7 +14,6 @@
 #include <piper/strategy/rank_layout.h>
 
 #include <chrono>
-#include <iostream>
 #include <memory>
 #include <optional>
 
@@ -77,11 +77,10 @@ int run_sim(const SimFlags& flags) {
       json["one_pipeline"] = to_json(*one);
     else
       json["not_symmetric"] = why_not;
-    std::cout << json.dump(2) << "\n";
+    say_json(json);
     return 0;
   }
-  fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name,
-             plan::describe(priced.strategy));
+  say("{} on {}: {}\n", priced.model.name, priced.cluster.name, plan::describe(priced.strategy));
   report::Table table;
   using report::Align;
   table.columns = {{"simulated"},
@@ -99,8 +98,8 @@ int run_sim(const SimFlags& flags) {
   };
   add("every rank", all);
   if (one) add("one pipeline", *one);
-  fmt::print("{}", report::to_text(table));
-  if (!one) fmt::print("one pipeline does not stand for all: {}\n", why_not);
+  say("{}", Lines{report::to_text(table)});
+  if (!one) say("one pipeline does not stand for all: {}\n", why_not);
   return 0;
 }
 

@@ -139,9 +139,42 @@ def tell_children(process):
         os.kill(child, signal.SIGTERM)
 
 
+def twice(process, number):
+    """Again while the step is finished: it asks for the same."""
+    process.send_signal(number)
+    time.sleep(0.06)
+    process.send_signal(number)
+
+
+def ended(root, name, wrap):
+    """What ends a run at once says so in one line, and nothing is saved for it."""
+    for number in (signal.SIGQUIT, signal.SIGUSR2, signal.SIGALRM):
+        process = started(wrap(train_command(root, root / "run", MESH)), start_new_session=True,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)))
+        process.send_signal(number)
+        text = process.communicate(timeout=5)[1]
+        lines = [line for line in text.splitlines() if line.startswith("piper: ")]
+        assert process.returncode == -number, f"{name}: {number.name}: exit code {process.returncode}: {text}"
+        assert len(lines) == 1 and f"ended at once by {number.name}" in lines[0], text
+        assert not list((root / "run").glob("checkpoints/step-*")), number.name
+        shutil.rmtree(root / "run")
+
+
+def limit_of_time(root):
+    """The kernel's own signal. Where nothing is saved it ends the command, and says why."""
+    limit = lambda: (resource.setrlimit(resource.RLIMIT_CPU, (1, 20)), resource.setrlimit(resource.RLIMIT_CORE, (0, 0)))
+    code, text = run([PIPER, "plan", "--model", "deepseek-v3", "--cluster", "dgx-h100", "--devices", "1024"], subprocess.DEVNULL, preexec_fn=limit)
+    assert code == -signal.SIGXCPU and "the limit of processor time" in text.splitlines()[-1], (code, text)
+    command = train_command(root, root / "run", MESH, "--steps", "100000")
+    code, text = run(command, subprocess.DEVNULL, preexec_fn=limit)
+    assert code == 3 and text.count("asked to stop") == 1 and files(root / "run", last_step(root / "run")), (code, text)
+    shutil.rmtree(root / "run")
+
+
 def told(root, calm, name, wrap):
     """A hangup, of the process and of its whole group."""
-    ways = {"hangup": lambda p: p.send_signal(signal.SIGHUP)}
+    ways = {"hangup": lambda p: p.send_signal(signal.SIGHUP), "the job's time is nearly over, twice": lambda p: twice(p, signal.SIGUSR1),
+            "the limit of processor time, twice": lambda p: twice(p, signal.SIGXCPU)}
     if name != "Open MPI":
         ways["hangup of the group"] = lambda p: os.killpg(p.pid, signal.SIGHUP)
         ways["the group told to end, and once more"] = lambda p: (os.kill(p.pid, signal.SIGTERM), os.killpg(p.pid, signal.SIGTERM))
@@ -188,12 +221,14 @@ def main():
         write_inputs(root)
         calm = root / "calm"
         train(root, calm, MESH, "--checkpoint-every", "50")
+        limit_of_time(root)
         print(f"{every_command(root)} commands: a full device and a closed pipe are said, exit code 1")
         for launcher, wrap in wrappers():
             lost_while_training(root, calm, launcher, wrap)
             told(root, calm, launcher, wrap)
             if launcher != "Open MPI":
                 ignored(root, calm, launcher, wrap)
+                ended(root, launcher, wrap)
                 too_large(root, launcher, wrap)  # Open MPI's own files in shared memory are beyond such a limit
             print(f"{launcher}: what it meets is saved or kept, and said")
 

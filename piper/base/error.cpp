@@ -1,6 +1,8 @@
 #include <piper/base/error.h>
+#include <piper/base/printable.h>
 
 #include <cerrno>
+#include <utility>
 
 namespace piper {
 namespace {
@@ -11,10 +13,22 @@ std::string join_lines(const std::vector<std::string>& lines) {
   return text;
 }
 
+std::vector<std::string> shown(std::vector<std::string> problems) {
+  problems = first_of(std::move(problems), "problems");
+  for (std::string& problem : problems) problem = shown_line(problem);
+  return problems;
+}
+
 }  // namespace
 
 InvalidInput::InvalidInput(std::vector<std::string> problems)
-    : std::runtime_error(join_lines(problems)), problems_(std::move(problems)) {}
+    : InvalidInput(Shown{shown(std::move(problems))}) {}
+
+InvalidInput::InvalidInput(Shown shown)
+    : std::runtime_error(join_lines(shown.problems)), problems_(std::move(shown.problems)) {}
+
+IoError::IoError(const std::string& what, int cause)
+    : std::runtime_error(shown_line(what)), cause_(cause) {}
 
 bool may_pass(int cause) {
   switch (cause) {

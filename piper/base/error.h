@@ -13,7 +13,9 @@
 
 namespace piper {
 
-// The user's fault. `problems` holds one line each; what() joins them with newlines.
+// The user's fault. `problems` holds one line each, 20 at most and then the number of the others;
+// what() joins them with newlines. Texts from outside may stand in them as they are: what would
+// steer a terminal or begin a line becomes '?' (printable.h).
 class InvalidInput : public std::runtime_error {
  public:
   explicit InvalidInput(std::string problem)
@@ -23,15 +25,19 @@ class InvalidInput : public std::runtime_error {
   const std::vector<std::string>& problems() const { return problems_; }
 
  private:
+  struct Shown {
+    std::vector<std::string> problems;
+  };
+  explicit InvalidInput(Shown shown);
+
   std::vector<std::string> problems_;
 };
 
-// The file system's fault. The message names the path and the cause.
+// The file system's fault. The message names the path and the cause, in one line likewise.
 class IoError : public std::runtime_error {
  public:
   // `cause`: errno's value, 0 where there is none.
-  explicit IoError(const std::string& what, int cause = 0)
-      : std::runtime_error(what), cause_(cause) {}
+  explicit IoError(const std::string& what, int cause = 0);
   int cause() const { return cause_; }
 
  private:

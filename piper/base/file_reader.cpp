@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <piper/base/cause.h>
 #include <piper/base/error.h>
 #include <piper/base/file_reader.h>
 #include <sys/stat.h>
@@ -16,7 +17,7 @@ namespace piper {
 namespace {
 
 [[noreturn]] void cannot_read(const std::filesystem::path& path, int cause) {
-  throw IoError(fmt::format("{}: cannot be read: {}", path.string(), std::strerror(cause)), cause);
+  throw IoError(fmt::format("{}: cannot be read: {}", path.string(), cause_of(cause)), cause);
 }
 
 const char* kind_of(mode_t mode) {

@@ -279,6 +279,26 @@ ObjectReader::ObjectReader(const Json& json, std::string path, Problems* problem
     const std::string what = "is " + type_of(json) + "; allowed: an object";
     path_.empty() ? problems_->add("the document " + what) : problems_->add(path_, what);
   }
+  constexpr size_t kFewKeys = 64;
+  if (json_.is_object() && json_.size() > kFewKeys) {
+    std::unordered_map<std::string_view, const Json*> index;
+    for (const auto& [key, value] : json_.get_ref<const Json::object_t&>())
+      index.emplace(key, &value);
+    index_ =
+        std::make_shared<const std::unordered_map<std::string_view, const Json*>>(std::move(index));
+  }
+}
+
+const Json* ObjectReader::value_of(std::string_view key) const {
+  if (index_ != nullptr) {
+    const auto found = index_->find(key);
+    return found == index_->end() ? nullptr : found->second;
+  }
+  if (!json_.is_object()) return nullptr;
+  const auto& object = json_.get_ref<const Json::object_t&>();
+  const auto found = std::ranges::find(
+      object, key, [](const auto& entry) -> std::string_view { return entry.first; });
+  return found == object.end() ? nullptr : &found->second;
 }
 
 std::string ObjectReader::path(const std::string& key) const {
@@ -286,12 +306,13 @@ std::string ObjectReader::path(const std::string& key) const {
 }
 
 bool ObjectReader::has(const std::string& key) const {
-  return json_.is_object() && json_.contains(key) && !json_.at(key).is_null();
+  const Json* value = value_of(key);
+  return value != nullptr && !value->is_null();
 }
 
 const Json* ObjectReader::find(const std::string& key, bool required) {
   used_.insert(key);
-  if (has(key)) return &json_.at(key);
+  if (has(key)) return value_of(key);
   if (required && json_.is_object()) problem(key, "is missing");
   return nullptr;
 }
@@ -379,7 +400,7 @@ std::string ObjectReader::choice(const std::string& key, const std::vector<std::
   const bool given = has(key);
   std::string value = text(key);
   if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return value;
-  if (given && json_.at(key).is_string())
+  if (given && value_of(key)->is_string())
     problem(key, fmt::format("is '{}'; allowed: {}{}", printable(value), fmt::join(allowed, ", "),
                              did_you_mean(value, allowed)));
   return allowed.front();
@@ -429,7 +450,7 @@ std::vector<double> ObjectReader::numbers(const std::string& key, double min, do
 std::vector<std::string> ObjectReader::unread() const {
   std::vector<std::string> keys;
   if (json_.is_object())
-    for (const auto& [key, value] : json_.items())
+    for (const auto& [key, value] : json_.get_ref<const Json::object_t&>())
       if (!used_.contains(key)) keys.push_back(key);
   return keys;
 }

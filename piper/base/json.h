@@ -15,11 +15,13 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace piper {
@@ -73,6 +75,8 @@ class ObjectReader {
   ObjectReader(const Json& json, std::string path, Problems* problems);
 
   bool has(const std::string& key) const;  // present and not null
+  // The value, null too; nullptr when absent. In time that the size of the object does not change.
+  const Json* value_of(std::string_view key) const;
   // Marks a key as understood without reading it.
   void ignore(const std::string& key) { used_.insert(key); }
   // The path of a key, for messages.
@@ -109,6 +113,8 @@ class ObjectReader {
   const Json* find(const std::string& key, bool required);
 
   const Json& json_;
+  // Of an object with many keys: looking one up in an ordered_json is linear.
+  std::shared_ptr<const std::unordered_map<std::string_view, const Json*>> index_;
   std::string path_;
   Problems* problems_;
   std::set<std::string> used_;

@@ -6,18 +6,22 @@
 namespace piper {
 namespace {
 
-// Levenshtein distance, one row at a time.
-size_t edit_distance(std::string_view a, std::string_view b) {
+// Levenshtein distance, one row at a time; `limit` where it is no less.
+size_t edit_distance(std::string_view a, std::string_view b, size_t limit) {
+  const size_t longer = std::max(a.size(), b.size()) - std::min(a.size(), b.size());
+  if (longer >= limit) return limit;
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
+    size_t diagonal = row[0], least = i;
     row[0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
       const size_t substituted = diagonal + (a[i - 1] != b[j - 1]);
       diagonal = row[j];
       row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+      least = std::min(least, row[j]);
     }
+    if (least >= limit) return limit;  // no later row has less
   }
   return row.back();
 }
@@ -49,7 +53,7 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
   size_t best_distance = std::min(word.size(), std::max<size_t>(2, word.size() / 3) + 1);
   for (const std::string& candidate : candidates) {
     if (candidate.size() > 2 * word.size() + 2) continue;
-    const size_t distance = edit_distance(word, candidate);
+    const size_t distance = edit_distance(word, candidate, best_distance);
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;

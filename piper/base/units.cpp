@@ -32,9 +32,13 @@ std::string format_seconds(double seconds) {
   if (seconds < 0.99995e-3) return fmt::format("{:.1f} us", seconds * 1e6);
   if (seconds < 0.99995) return fmt::format("{:.{}f} ms", seconds * 1e3, seconds < 0.1 ? 2 : 1);
   if (seconds < 119.995) return fmt::format("{:.2f} s", seconds);
-  const auto whole = static_cast<int64_t>(std::llround(seconds));
-  if (whole < 7200) return fmt::format("{} min {} s", whole / 60, whole % 60);
-  return fmt::format("{:.1f} h", seconds / 3600);
+  if (seconds < 7199.5) {
+    const auto whole = static_cast<int64_t>(std::llround(seconds));
+    return fmt::format("{} min {} s", whole / 60, whole % 60);
+  }
+  constexpr double kCountedHours = 1e9;
+  const double hours = seconds / 3600;
+  return hours < kCountedHours ? fmt::format("{:.1f} h", hours) : fmt::format("{:.3g} h", hours);
 }
 
 std::string format_count(double count) { return scaled<5>(count, 1000, {"", "K", "M", "B", "T"}); }

@@ -135,7 +135,7 @@ void CheckpointSave::put_in_place() const {
 void CheckpointSave::give_up(const std::string& why) const {
   std::error_code ignored;
   fs::remove_all(temporary_, ignored);
-  throw IoError(fmt::format("{}: not saved; earlier checkpoints are untouched\n{}",
+  throw IoError(fmt::format("{}: not saved; earlier checkpoints are untouched; {}",
                             (folder_ / checkpoint_name(manifest_.state.step)).string(), why));
 }
 

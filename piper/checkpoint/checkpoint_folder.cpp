@@ -142,8 +142,8 @@ Search find_newest_complete(const fs::path& folder) {
     if (found.obstacle == Obstacle::kOtherVersion) throw OtherVersion(found.problems);
     if (found.obstacle == Obstacle::kUnreadable)
       throw IoError(fmt::format(
-          "{}\n{}: is not passed over for that; once it can be read, or is moved away, try again",
-          fmt::join(found.problems, "\n"), (folder / name).string()));
+          "{}; {} is not passed over for that: once it can be read, or is moved away, try again",
+          fmt::join(found.problems, "; "), (folder / name).string()));
     if (!found.problems.empty()) {
       search.damaged.push_back(std::move(found));
       continue;

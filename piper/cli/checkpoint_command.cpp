@@ -20,7 +20,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <numeric>
 
@@ -126,9 +125,9 @@ void print(const Found& found, Depth depth) {
     table.rows.push_back({name, "", "", "", "", "an unfinished save; --resume sweeps it away"});
   for (const std::string& name : found.damaged)
     table.rows.push_back({name, "", "", "", "", "damaged, set aside; only --fresh deletes it"});
-  fmt::print("{}", report::to_text(table));
+  say("{}", Lines{report::to_text(table)});
   for (const Inspection& checkpoint : found.checkpoints)
-    for (const std::string& problem : checkpoint.problems) fmt::print("{}\n", problem);
+    for (const std::string& problem : checkpoint.problems) say("{}\n", problem);
 }
 
 int run_checkpoint(const CheckpointFlags& flags, Depth depth) {
@@ -137,12 +136,10 @@ int run_checkpoint(const CheckpointFlags& flags, Depth depth) {
     Json list = Json::array();
     for (const Inspection& checkpoint : found.checkpoints)
       list.push_back(to_json(checkpoint, &checkpoint == newest_complete(found)));
-    std::cout << Json{{"verified", depth == Depth::kStorage},
-                      {"checkpoints", list},
-                      {"unfinished", found.unfinished},
-                      {"damaged", found.damaged}}
-                     .dump(2)
-              << "\n";
+    say_json(Json{{"verified", depth == Depth::kStorage},
+                  {"checkpoints", list},
+                  {"unfinished", found.unfinished},
+                  {"damaged", found.damaged}});
   } else {
     print(found, depth);
   }
@@ -235,14 +232,12 @@ int run_export(const ExportFlags& flags) {
   checkpoint::export_weights(flags.out, checkpoint::config_with_modules(config, model),
                              checkpoint::with_module_tables(std::move(weights), model));
   if (flags.json)
-    std::cout << Json{{"step", found.manifest.state.step},
-                      {"checkpoint", found.path.string()},
-                      {"out", flags.out}}
-                     .dump(2)
-              << "\n";
+    say_json(Json{{"step", found.manifest.state.step},
+                  {"checkpoint", found.path.string()},
+                  {"out", flags.out}});
   else
-    fmt::print("step {} of {} is exported to {}\n", found.manifest.state.step, found.path.string(),
-               flags.out);
+    say("step {} of {} is exported to {}\n", found.manifest.state.step, found.path.string(),
+        flags.out);
   return 0;
 }
 

@@ -4,12 +4,12 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cluster/cluster.h>
 #include <piper/cluster/facts.h>
 #include <piper/report/table.h>
 
 #include <algorithm>
-#include <iostream>
 #include <memory>
 
 namespace piper::cli {
@@ -27,7 +27,7 @@ struct ClusterFlags {
 std::string dash_if(bool absent, const std::string& text) { return absent ? "-" : text; }
 
 void print_device(const cluster::Cluster& c) {
-  fmt::print("{}: {}\n\n", c.name, c.description);
+  say("{}: {}\n\n", c.name, c.description);
   report::Table table;
   table.columns = {{""}, {"", Align::kLeft}};
   table.rows = {{"device", c.device},
@@ -38,7 +38,7 @@ void print_device(const cluster::Cluster& c) {
                  dash_if(c.fixed_task_seconds == 0, format_seconds(c.fixed_task_seconds))}};
   if (c.cores_per_node > 0)
     table.rows.push_back({"cores shared by a node's ranks", fmt::format("{}", c.cores_per_node)});
-  fmt::print("{}\n", report::to_text(table));
+  say("{}\n", Lines{report::to_text(table)});
 }
 
 void print_levels(const cluster::Cluster& c) {
@@ -60,7 +60,7 @@ void print_levels(const cluster::Cluster& c) {
          format_bytes_per_second(level.link.bytes_per_second),
          format_seconds(level.link.latency_seconds), dash_if(level.num_nics == 0, nics)});
   }
-  fmt::print("{}\n", report::to_text(table));
+  say("{}\n", Lines{report::to_text(table)});
 }
 
 void print_precisions(const cluster::Cluster& c) {
@@ -80,7 +80,7 @@ void print_precisions(const cluster::Cluster& c) {
                                   fmt::format("{:.1f} %", 100 * compute.gemm_efficiency)),
                           dash_if(curves.empty(), curves)});
   }
-  fmt::print("{}\n", report::to_text(table));
+  say("{}\n", Lines{report::to_text(table)});
 }
 
 // What a GEMM of `rows` tokens reaches, as a share of the peak: skinny ones are far below it.
@@ -101,11 +101,10 @@ void print_gemm(const std::string& precision, const cluster::Compute& compute) {
     }
     table.rows.push_back(row);
   }
-  fmt::print(
-      "GEMM in {}, share of the peak by rows (tokens) and out x in (* outside the curve: its "
+  say("GEMM in {}, share of the peak by rows (tokens) and out x in (* outside the curve: its "
       "edge)\n"
       "{}\n",
-      precision, report::to_text(table));
+      precision, Lines{report::to_text(table)});
 }
 
 void print_attention(const std::string& precision, const cluster::Compute& compute) {
@@ -119,14 +118,14 @@ void print_attention(const std::string& precision, const cluster::Compute& compu
   for (const double sequence : {1024.0, 4096.0, 16384.0})
     table.rows.push_back({fmt::format("{}", sequence), share(compute.attention, sequence),
                           share(compute.attention_backward, sequence)});
-  fmt::print("Causal attention in {}, share of the peak, head size 128\n{}\n", precision,
-             report::to_text(table));
+  say("Causal attention in {}, share of the peak, head size 128\n{}\n", precision,
+      Lines{report::to_text(table)});
 }
 
 void print_sources(const cluster::Cluster& c) {
   for (const std::string& fact : cluster::stated_facts(c)) {
     const cluster::Source* source = cluster::source_of(c, fact);
-    fmt::print("{}\n    {}\n", fact, source == nullptr ? "not given" : source->source);
+    say("{}\n    {}\n", fact, source == nullptr ? "not given" : source->source);
   }
 }
 
@@ -148,13 +147,13 @@ void print_cluster(const cluster::Cluster& c, const std::string& asked, bool sou
     const cluster::Source* source = cluster::source_of(c, fact);
     return source != nullptr && cluster::is_assumption(*source);
   });
-  fmt::print("{} figures, {} of them assumptions: piper cluster {} --sources\n", facts.size(),
-             assumed, asked);
+  say("{} figures, {} of them assumptions: piper cluster {} --sources\n", facts.size(), assumed,
+      asked);
 }
 
 int print_list(bool json) {
   if (json) {
-    std::cout << Json{{"clusters", cluster::builtin_clusters()}}.dump(2) << "\n";
+    say_json(Json{{"clusters", cluster::builtin_clusters()}});
     return 0;
   }
   report::Table table;
@@ -164,7 +163,7 @@ int print_list(bool json) {
     const cluster::Cluster c = cluster::load_cluster(name);
     table.rows.push_back({name, fmt::format("{}", c.num_devices()), c.description});
   }
-  fmt::print("{}", report::to_text(table));
+  say("{}", Lines{report::to_text(table)});
   return 0;
 }
 
@@ -174,7 +173,7 @@ int run_cluster(const ClusterFlags& flags) {
     throw InvalidInput("a cluster is missing: give a built-in name or a file, or --list");
   const cluster::Cluster c = cluster::load_cluster(flags.name);
   if (flags.json)  // the description itself: edited, it can be given back as a file
-    std::cout << cluster::to_json(c).dump(2) << "\n";
+    say_json(cluster::to_json(c));
   else
     print_cluster(c, flags.name, flags.sources);
   return 0;

@@ -6,6 +6,7 @@
 #include <piper/base/standard_input.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/fits.h>
 #include <piper/cli/prediction_table.h>
 #include <piper/cli/read_model.h>
@@ -17,7 +18,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 
 namespace piper::cli {
@@ -160,9 +160,9 @@ void print(const Side& a, const Side& b, const CompareFlags& flags) {
       different.rows.push_back({name, values.first, values.second});
   different.max_width = report::console_width();
   if (different.rows.empty())
-    fmt::print("the two strategies are the same: {}\n", plan::describe(a.priced.strategy));
+    say("the two strategies are the same: {}\n", plan::describe(a.priced.strategy));
   else
-    fmt::print("{}", report::to_text(different));
+    say("{}", Lines{report::to_text(different)});
   report::Table table;
   table.columns = {{"predicted"},
                    {"first", Align::kRight},
@@ -182,18 +182,18 @@ void print(const Side& a, const Side& b, const CompareFlags& flags) {
       {{"MFU", b.prediction.mfu, format_percent},
        {"tokens/s", b.prediction.tokens_per_second, format_count}});
   add(memory_figures(a.prediction), memory_figures(b.prediction));
-  fmt::print("\n{}", report::to_text(table));
+  say("\n{}", Lines{report::to_text(table)});
   const double s = speedup(a, b);
   if (std::abs(s - 1) < 5e-4)
-    fmt::print("\na token takes the same time in both\n");
+    say("\na token takes the same time in both\n");
   else
-    fmt::print("\nthe second is {:.2f} times {} a token{}\n", s > 1 ? s : 1 / s,
-               s > 1 ? "faster" : "slower", reason(a, b));
+    say("\nthe second is {:.2f} times {} a token{}\n", s > 1 ? s : 1 / s,
+        s > 1 ? "faster" : "slower", reason(a, b));
   for (const auto& [side, name] : {std::pair{&a, flags.a}, {&b, flags.b}})
     if (const Fit fit = memory_fit(side->priced.cluster, side->prediction.estimate.peak_bytes,
                                    side->prediction.estimate.fullest_stage);
         !fit.fits())
-      fmt::print("{} {}", name, to_text(fit));
+      say("{} {}", name, Lines{to_text(fit)});
 }
 
 Json to_json(const Side& side) {
@@ -234,16 +234,15 @@ std::vector<std::string> planned_otherwise(const CompareFlags& flags, const Side
 int run_compare(const CompareFlags& flags) {
   const Side a = side_of(flags, flags.a, nullptr), b = side_of(flags, flags.b, &a);
   if (const std::string different = different_work(a, b); !different.empty() && !flags.json)
-    fmt::print("more than the strategy differs: {}; times compare by the token\n\n", different);
+    say("more than the strategy differs: {}; times compare by the token\n\n", different);
   if (!flags.json) {
     const std::string load = a.priced.model.num_moe_layers() > 0 ? ", load " + a.load.text : "";
-    fmt::print("both priced as the trainer '{}' would run them{}\n", a.trainer.name, load);
-    for (const std::string& line : planned_otherwise(flags, a, b)) fmt::print("{}\n", line);
-    fmt::print("\n");
+    say("both priced as the trainer '{}' would run them{}\n", a.trainer.name, load);
+    for (const std::string& line : planned_otherwise(flags, a, b)) say("{}\n", line);
+    say("\n");
   }
   if (flags.json)
-    std::cout << Json{{"a", to_json(a)}, {"b", to_json(b)}, {"speedup", speedup(a, b)}}.dump(2)
-              << "\n";
+    say_json(Json{{"a", to_json(a)}, {"b", to_json(b)}, {"speedup", speedup(a, b)}});
   else
     print(a, b, flags);
   return 0;

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <piper/base/json.h>
 #include <piper/cli/console.h>
 #include <unistd.h>
 
@@ -19,6 +20,14 @@ std::atomic<bool> is_said{false};
 int cause_of_loss() {
   errno = 0;
   return ::write(STDOUT_FILENO, "\n", 1) < 0 ? errno : EIO;
+}
+
+void write_error(std::string_view head, std::string_view text) noexcept {
+  try {
+    const std::string line = fmt::format("{}{}\n", head, shown_line(text));
+    std::fwrite(line.data(), 1, line.size(), stderr);
+  } catch (...) {  // no memory for one line
+  }
 }
 
 }  // namespace
@@ -45,12 +54,12 @@ bool check_output(const std::string& consequence) {
   return false;
 }
 
-void say_error(std::string_view text) noexcept {
-  try {
-    const std::string line = fmt::format("piper: {}\n", text);
-    std::fwrite(line.data(), 1, line.size(), stderr);
-  } catch (...) {  // no memory for one line
-  }
-}
+void say_error(std::string_view text) noexcept { write_error("piper: ", text); }
+
+void say_aside(std::string_view line) noexcept { write_error("", line); }
+
+void internal::write_output(const std::string& text) { fmt::print("{}", shown_lines(text)); }
+
+void say_json(const Json& json) { fmt::print("{}\n", shown_json(to_text(json, 2))); }
 
 }  // namespace piper::cli

@@ -6,6 +6,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/data/build_dataset.h>
 #include <piper/data/indexed_dataset.h>
 #include <piper/executor/clock.h>
@@ -13,7 +14,6 @@
 #include <piper/report/table.h>
 
 #include <filesystem>
-#include <iostream>
 #include <memory>
 
 namespace piper::cli {
@@ -26,7 +26,7 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 void print_facts(const Facts& facts) {
   report::Table table{.columns = {{""}, {"", report::Align::kRight}}};
   for (const auto& [name, value] : facts) table.rows.push_back({name, value});
-  fmt::print("{}", report::to_text(table));
+  say("{}", Lines{report::to_text(table)});
 }
 
 struct BuildFlags {
@@ -83,7 +83,7 @@ int build(const BuildFlags& flags) {
                  {"bytes", bytes},
                  {"seconds", seconds},
                  {"tokens_per_second", tokens_per_second}};
-    std::cout << json.dump(2) << "\n";
+    say_json(json);
     return 0;
   }
   print_facts(
@@ -95,7 +95,7 @@ int build(const BuildFlags& flags) {
        {"read", format_bytes(static_cast<double>(summary.input_bytes))},
        {"written", format_bytes(static_cast<double>(bytes))},
        {"tokens/s", format_count(tokens_per_second)}});
-  fmt::print("train on it with: piper train --data {}\n", flags.out);
+  say("train on it with: piper train --data {}\n", flags.out);
   return 0;
 }
 
@@ -123,7 +123,7 @@ int show(const ShowFlags& flags) {
                        {"largest_token", largest < 0 ? Json() : Json(largest)},
                        {"bytes", dataset.num_bytes()},
                        {"first_tokens", first}};
-    std::cout << json.dump(2) << "\n";
+    say_json(json);
     return 0;
   }
   print_facts({{"documents", fmt::format("{}", dataset.num_documents())},
@@ -133,7 +133,7 @@ int show(const ShowFlags& flags) {
                {"largest token", largest < 0 ? "none" : fmt::format("{}", largest)},
                {"vocabulary, at least", fmt::format("{}", largest + 1)},
                {"on disk", format_bytes(static_cast<double>(dataset.num_bytes()))}});
-  fmt::print("first tokens: {}\n", fmt::join(first, " "));
+  say("first tokens: {}\n", fmt::join(first, " "));
   return 0;
 }
 

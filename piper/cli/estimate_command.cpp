@@ -3,6 +3,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/fits.h>
 #include <piper/cli/load_flags.h>
 #include <piper/cli/prediction_table.h>
@@ -13,7 +14,6 @@
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
-#include <iostream>
 #include <memory>
 #include <optional>
 
@@ -86,14 +86,13 @@ void print_memory(const plan::Prediction& p) {
                           cell(m.activations.total()), std::to_string(m.in_flight), cell(m.working),
                           cell(m.messages), cell(m.total())});
   }
-  fmt::print(
-      "\nmemory of a device (kept: activations of the micro-batches in flight but the newest)\n{}",
-      report::to_text(table));
+  say("\nmemory of a device (kept: activations of the micro-batches in flight but the newest)\n{}",
+      Lines{report::to_text(table)});
   const auto scratch = [](const cost::StageMemory& m) { return m.exchange_scratch; };
   if (const int64_t most =
           scratch(*std::ranges::max_element(p.estimate.exact->memory, {}, scratch));
       most > 0)
-    fmt::print("in the working memory: {} of scratch of one exchange\n", cell(most));
+    say("in the working memory: {} of scratch of one exchange\n", cell(most));
 }
 
 void print_activations(const plan::Prediction& p) {
@@ -110,7 +109,7 @@ void print_activations(const plan::Prediction& p) {
                                     {"dense MLP", kept.dense_mlp},
                                     {"head", kept.head}})
     if (bytes > 0) table.rows.push_back({what, format_bytes(static_cast<double>(bytes))});
-  fmt::print("\n{}", report::to_text(table));
+  say("\n{}", Lines{report::to_text(table)});
 }
 
 // Every stage, where costs are exact.
@@ -122,41 +121,39 @@ void print_stages(const plan::Prediction& p) {
 
 void print_mfu(const Estimated& a) {
   const plan::Prediction& p = a.prediction;
-  fmt::print("\nMFU {}, {} tokens/s; {} of peak {}\nMFU = {}\n", format_percent(p.mfu),
-             format_count(p.tokens_per_second),
-             format_flops_per_second(p.step_flops / p.step_seconds),
-             format_flops_per_second(p.peak_flops_per_second), cost::kMfuFormula);
+  say("\nMFU {}, {} tokens/s; {} of peak {}\nMFU = {}\n", format_percent(p.mfu),
+      format_count(p.tokens_per_second), format_flops_per_second(p.step_flops / p.step_seconds),
+      format_flops_per_second(p.peak_flops_per_second), cost::kMfuFormula);
   if (!p.estimate.exact) return;
   const cost::EffectiveMfu effective = plan::effective_mfu(p, a.priced.cluster, a.priced.strategy);
-  fmt::print("eq. 12: {} of {} while computing x {} of the step = {}\n",
-             format_percent(effective.hardware_efficiency),
-             format_flops_per_second(effective.effective_peak_flops_per_second),
-             format_percent(effective.compute_fraction), format_percent(effective.mfu()));
+  say("eq. 12: {} of {} while computing x {} of the step = {}\n",
+      format_percent(effective.hardware_efficiency),
+      format_flops_per_second(effective.effective_peak_flops_per_second),
+      format_percent(effective.compute_fraction), format_percent(effective.mfu()));
 }
 
 void print_text(const EstimateFlags& flags, const Estimated& a) {
   const strategy::Strategy& s = a.priced.strategy;
-  fmt::print("{} on {}: {}\npriced {}\n", a.priced.model.name, a.priced.cluster.name,
-             plan::describe(s), run_by(a.trainer, a.prediction.estimate.exact != nullptr));
+  say("{} on {}: {}\npriced {}\n", a.priced.model.name, a.priced.cluster.name, plan::describe(s),
+      run_by(a.trainer, a.prediction.estimate.exact != nullptr));
   for (const std::string& line : strategy::untrainable(a.priced.model, s))
-    fmt::print("not for this Piper's executor: {}\n", line);
+    say("not for this Piper's executor: {}\n", line);
   if (const std::string words = in_words(a.load, s, a.priced.model); !words.empty())
-    fmt::print("{}\n", words);
+    say("{}\n", words);
   print_prediction(a.prediction);
-  fmt::print("{}", to_text(a.fit()));
+  say("{}", Lines{to_text(a.fit())});
   if (a.priced.model.num_moe_layers() > 0)
-    fmt::print("at load {}: step {}, memory {}{}\n", cost::kHeavyLoad,
-               format_seconds(a.heavy.seconds), format_bytes(a.heavy.peak_bytes),
-               memory_fit(a.priced.cluster, a.heavy.peak_bytes, 0).fits() ? "" : ", does not fit");
+    say("at load {}: step {}, memory {}{}\n", cost::kHeavyLoad, format_seconds(a.heavy.seconds),
+        format_bytes(a.heavy.peak_bytes),
+        memory_fit(a.priced.cluster, a.heavy.peak_bytes, 0).fits() ? "" : ", does not fit");
   print_stages(a.prediction);
   print_mfu(a);
   if (!a.outside.empty())
-    fmt::print("outside of what was measured (the nearest edge holds): {}\n",
-               cluster::to_text(a.outside));
+    say("outside of what was measured (the nearest edge holds): {}\n", cluster::to_text(a.outside));
   if (a.sampled)
-    fmt::print("\n{}", to_text(fmt::format("load {}, {} samples (closed form)", flags.load.load,
-                                           flags.load.num_samples),
-                               *a.sampled));
+    say("\n{}", Lines{to_text(fmt::format("load {}, {} samples (closed form)", flags.load.load,
+                                          flags.load.num_samples),
+                              *a.sampled)});
 }
 
 // What was simulated is by as much slower than the closed form under the other load.
@@ -193,7 +190,7 @@ int run_estimate(const EstimateFlags& flags) {
   a.heavy = heavy_of(*estimator, p, a.prediction);
   a.outside = estimator->outside_measured({p.strategy}, imbalance);
   if (flags.json)
-    std::cout << to_json(flags, a).dump(2) << "\n";
+    say_json(to_json(flags, a));
   else
     print_text(flags, a);
   return 0;

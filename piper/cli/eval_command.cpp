@@ -4,6 +4,7 @@
 #include <piper/base/json.h>
 #include <piper/checkpoint/hf_weights.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/load_corpus.h>
 #include <piper/cli/meet_processes.h>
 #include <piper/cli/read_model.h>
@@ -20,7 +21,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iostream>
 #include <memory>
 
 namespace piper::cli {
@@ -83,15 +83,13 @@ int run_eval(const EvalFlags& flags) {
         fmt::format("{}: the loss is {}: its weights hold or produce values that are not finite",
                     flags.weights, result.loss));
   if (flags.json) {
-    std::cout << Json{{"loss", result.loss},
-                      {"tokens", result.tokens},
-                      {"perplexity", std::exp(result.loss)},
-                      {"sequence", strategy.sequence}}
-                     .dump(2)
-              << "\n";
+    say_json(Json{{"loss", result.loss},
+                  {"tokens", result.tokens},
+                  {"perplexity", std::exp(result.loss)},
+                  {"sequence", strategy.sequence}});
   } else {
-    fmt::print("loss {:.6f} nats a token over {} tokens (perplexity {:.3f})\n", result.loss,
-               result.tokens, std::exp(result.loss));
+    say("loss {:.6f} nats a token over {} tokens (perplexity {:.3f})\n", result.loss, result.tokens,
+        std::exp(result.loss));
   }
   return 0;
 }

@@ -5,6 +5,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/byte_count.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cluster/cluster.h>
 #include <piper/comm/exchange_limit.h>
 #include <piper/plan/exchange_choice.h>
@@ -12,7 +13,6 @@
 #include <piper/report/table.h>
 #include <piper/sim/placement.h>
 
-#include <iostream>
 #include <memory>
 
 namespace piper::cli {
@@ -119,21 +119,16 @@ int run_exchange(const ExchangeFlags& flags) {
   if (flags.json) {
     Json priced = Json::array();
     for (const Sized& s : all) priced.push_back(to_json(s));
-    std::cout << Json{{"cluster", machine.name},
-                      {"nodes", flags.nodes},
-                      {"ranks", members},
-                      {"sizes", priced}}
-                     .dump(2)
-              << "\n";
+    say_json(Json{
+        {"cluster", machine.name}, {"nodes", flags.nodes}, {"ranks", members}, {"sizes", priced}});
     return 0;
   }
-  fmt::print(
-      "all-to-all of {} ranks on {} node{} of {}, packed{}: priced by simulating every "
+  say("all-to-all of {} ranks on {} node{} of {}, packed{}: priced by simulating every "
       "configuration's "
       "steps\n{}\n`piper train --all-to-all NAME --all-to-all-chunk BYTES` moves rows so.\n",
       members, flags.nodes, flags.nodes == 1 ? "" : "s", machine.name,
       flags.hot == 1 ? "" : fmt::format(", rank 0 gets {:g} times as much", flags.hot),
-      to_text(all));
+      Lines{to_text(all)});
   return 0;
 }
 

@@ -16,7 +16,6 @@
 #include <piper/model/import.h>
 
 #include <algorithm>
-#include <iostream>
 #include <memory>
 #include <optional>
 
@@ -69,20 +68,18 @@ int run_export(const ExportFlags& flags) {
   const bool works = exported.cannot.empty();
   if (works && !flags.out.empty()) files::write_text_file(flags.out, exported.text);
   if (flags.json) {
-    std::cout << Json{{"to", flags.to},
-                      {"text", exported.text},
-                      {"differs", exported.differs},
-                      {"cannot", exported.cannot}}
-                     .dump(2)
-              << "\n";
+    say_json(Json{{"to", flags.to},
+                  {"text", exported.text},
+                  {"differs", exported.differs},
+                  {"cannot", exported.cannot}});
     return works ? 0 : 1;
   }
   for (const std::string& line : exported.cannot)
     say_error(fmt::format("{} cannot run this plan: {}", flags.to, line));
   if (!works) return 1;
-  if (flags.out.empty()) fmt::print("{}", exported.text);
-  for (const std::string& line : exported.differs) fmt::print(stderr, "note: {}\n", line);
-  if (!flags.out.empty()) fmt::print("written: {}\n", flags.out);
+  if (flags.out.empty()) say("{}", Lines{exported.text});
+  for (const std::string& line : exported.differs) say_aside("note: " + line);
+  if (!flags.out.empty()) say("written: {}\n", flags.out);
   return 0;
 }
 

@@ -1,6 +1,7 @@
 // piper launch: several processes of one command on this machine, without MPI or another launcher.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <piper/base/cause.h>
 #include <piper/base/error.h>
 #include <piper/base/standard_input.h>
 #include <piper/cli/beside.h>
@@ -83,7 +84,7 @@ void Launcher::start(int64_t process) {
   const pid_t pid = ::fork();
   if (pid < 0)
     throw IoError(
-        fmt::format("launch: process {} cannot be started: {}", process, std::strerror(errno)));
+        fmt::format("launch: process {} cannot be started: {}", process, cause_of(errno)));
   if (pid == 0) become(process, parent);
   children_.push_back({process, pid, true});
 }
@@ -161,7 +162,7 @@ void Launcher::press_on() {
 }
 
 int Launcher::run() {
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGTSTP})
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGXCPU, SIGUSR1, SIGTSTP})
     handle_unless_ignored(signal, on_signal);
   for (int64_t p = 0; p < flags_.processes; ++p) start(p);
   ::close(listener_.fd);  // when process 0 closes the port, it is closed

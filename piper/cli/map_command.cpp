@@ -5,6 +5,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/enum_help.h>
 #include <piper/cli/plan_answer.h>
 #include <piper/cli/read_model.h>
@@ -17,7 +18,6 @@
 #include <piper/report/strategy_map.h>
 #include <piper/report/table.h>
 
-#include <iostream>
 #include <memory>
 #include <set>
 #include <string>
@@ -69,7 +69,7 @@ MapAnswer answer(const plan::Request& request) {
     plan::rank(request, plan);
   } catch (
       const InvalidInput& error) {  // of this model on so many devices: the others still answer
-    a.cell.why_not = fmt::format("nothing divides: {}", error.what());
+    a.cell.why_not = fmt::format("nothing divides: {}", fmt::join(error.problems(), "; "));
     a.json["why_not"] = a.cell.why_not;
     return a;
   }
@@ -122,11 +122,11 @@ void print_map(const report::StrategyMap& map) {
     table.rows.push_back(std::move(cells));
   }
   table.max_width = report::console_width();
-  fmt::print("{}", report::to_text(table));
+  say("{}", Lines{report::to_text(table)});
   for (const report::StrategyMap::Row& row : map.rows)
     for (size_t i = 0; i < row.cells.size(); ++i)
       if (!row.cells[i].mfu)
-        fmt::print("{} on {} devices: {}\n", row.model, map.devices[i], row.cells[i].why_not);
+        say("{} on {} devices: {}\n", row.model, map.devices[i], row.cells[i].why_not);
 }
 
 Json facts_json(const report::StrategyMap& map, const PlanQuestion& q) {
@@ -183,12 +183,12 @@ int run_map(const MapFlags& flags) {
                {"sequence", fmt::format("{} tokens", range(sequences))},
                {"precision", fmt::format("{}", fmt::join(precisions, ", "))}};
   if (flags.json)
-    std::cout << json.dump(2) << "\n";
+    say_json(json);
   else
     print_map(map);
   if (flags.out.empty()) return 0;
   files::write_text_file(flags.out, report::render(map));
-  if (!flags.json) fmt::print("written: {}\n", flags.out);
+  if (!flags.json) say("written: {}\n", flags.out);
   return 0;
 }
 

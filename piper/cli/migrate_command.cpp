@@ -4,11 +4,11 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/migrated_layers.h>
 #include <piper/cli/read_model.h>
 #include <piper/report/table.h>
 
-#include <iostream>
 #include <memory>
 
 namespace piper::cli {
@@ -39,7 +39,7 @@ int run_migrate(const MigrateFlags& flags) {
                       {"bytes", row.bytes},
                       {"seconds", row.seconds},
                       {"expert_seconds", row.expert_seconds}});
-    std::cout << json.dump(2) << "\n";
+    say_json(json);
     return 0;
   }
   report::Table table;
@@ -53,11 +53,10 @@ int run_migrate(const MigrateFlags& flags) {
     table.rows.push_back({row.layers, std::to_string(row.num_experts), format_bytes(row.bytes),
                           format_seconds(row.seconds), format_bytes(row.expert_bytes),
                           format_seconds(row.expert_seconds)});
-  fmt::print(
-      "{} on {}, ep {}: what one GPU sends when all experts of a layer change their rank (an "
+  say("{} on {}, ep {}: what one GPU sends when all experts of a layer change their rank (an "
       "all-to-all), and one expert to a neighbour\n{}"
       "12 bytes a parameter travel between two steps: master copy and moments\n",
-      model.name, machine.name, asked.ep, report::to_text(table));
+      model.name, machine.name, asked.ep, Lines{report::to_text(table)});
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/read_model.h>
 #include <piper/model/count.h>
 #include <piper/model/describe.h>
@@ -147,7 +148,7 @@ void print_components(const model::Parameters& parameters) {
     if (count > 0)
       table.rows.push_back(
           {name, fmt::format("{}", count), short_count(count), share(count, parameters.total())});
-  fmt::print("{}\n", report::to_text(table));
+  say("{}\n", Lines{report::to_text(table)});
 }
 
 // Equal layers are one row.
@@ -165,56 +166,55 @@ void print_layers(const Model& model, const model::Parameters& parameters) {
                           model::describe(model.layers[first].feed_forward),
                           short_count(parameters.layers[first].total())});
   }
-  fmt::print("{}\n", report::to_text(table));
+  say("{}\n", Lines{report::to_text(table)});
 }
 
 void print_auxiliary_loss(const Model& model) {
   if (model.num_moe_layers() == 0 || model.router_aux_coefficient == 0) return;
   const bool is_of_layer = model.balancing_loss == model::BalancingLoss::kEachLayer;
-  fmt::print("auxiliary loss: coefficient {} of {}{}\n", model.router_aux_coefficient,
-             traits(model.balancing_loss).description,
-             is_of_layer ? ""
-                         : fmt::format("; {:.4g} of {}", model.layer_aux_coefficient(),
-                                       traits(model::BalancingLoss::kEachLayer).description));
+  say("auxiliary loss: coefficient {} of {}{}\n", model.router_aux_coefficient,
+      traits(model.balancing_loss).description,
+      is_of_layer ? ""
+                  : fmt::format("; {:.4g} of {}", model.layer_aux_coefficient(),
+                                traits(model::BalancingLoss::kEachLayer).description));
 }
 
 void print_notes(const Model& model) {
-  for (const std::string& line : model.assumptions) fmt::print("assumed: {}\n", line);
+  for (const std::string& line : first_of(model.assumptions, "assumptions"))
+    say("assumed: {}\n", line);
   for (const model::Tower& tower : model.towers)
-    fmt::print("{}: an encoder beside the language model{}\n", tower.name,
-               tower.parameters ? fmt::format(" of {} parameters ({}), not part of the total",
-                                              *tower.parameters, short_count(*tower.parameters))
-                                : ", left out: its parameters are not counted");
-  for (const std::string& key : model.ignored_keys) fmt::print("ignored key: {}\n", key);
-  for (const std::string& line : model.ignored_on_request)
-    fmt::print("ignored as asked: {}\n", line);
-  if (!model.source.empty()) fmt::print("source: {}\n", model.source);
+    say("{}: an encoder beside the language model{}\n", tower.name,
+        tower.parameters ? fmt::format(" of {} parameters ({}), not part of the total",
+                                       *tower.parameters, short_count(*tower.parameters))
+                         : ", left out: its parameters are not counted");
+  for (const std::string& key : first_of(model.ignored_keys, "keys")) say("ignored key: {}\n", key);
+  for (const std::string& line : model.ignored_on_request) say("ignored as asked: {}\n", line);
+  if (!model.source.empty()) say("source: {}\n", model.source);
 }
 
 void print_model(const Model& model, const ModelFlags& flags) {
   const model::Parameters parameters = model::count_parameters(model);
   const int64_t total = parameters.total();
-  fmt::print("{}{}: {} layers, hidden {}, vocabulary {}{}\n", model.name,
-             model.family.empty() ? "" : " (" + model.family + ")", model.num_layers(),
-             model.hidden, model.vocabulary, model.tied_embeddings ? ", tied embeddings" : "");
-  fmt::print("{} parameters ({}), {} active a token ({} without the embedding)\n\n", total,
-             short_count(total), short_count(model::active_parameters(model)),
-             short_count(model::active_parameters(model, false)));
+  say("{}{}: {} layers, hidden {}, vocabulary {}{}\n", model.name,
+      model.family.empty() ? "" : " (" + model.family + ")", model.num_layers(), model.hidden,
+      model.vocabulary, model.tied_embeddings ? ", tied embeddings" : "");
+  say("{} parameters ({}), {} active a token ({} without the embedding)\n\n", total,
+      short_count(total), short_count(model::active_parameters(model)),
+      short_count(model::active_parameters(model, false)));
   print_components(parameters);
   print_layers(model, parameters);
   if (parameters.next_token_layers > 0)
-    fmt::print("{} next-token layer{} of {} more, not part of the total\n",
-               model.num_next_token_layers, model.num_next_token_layers == 1 ? "" : "s",
-               short_count(parameters.next_token_layers));
+    say("{} next-token layer{} of {} more, not part of the total\n", model.num_next_token_layers,
+        model.num_next_token_layers == 1 ? "" : "s", short_count(parameters.next_token_layers));
   const model::TokenFlops flops = model::token_flops(model, flags.sequence);
-  fmt::print("FLOPs a token at sequence {}: forward {}, backward {}\n", flags.sequence,
-             format_count(flops.forward()), format_count(flops.backward()));
+  say("FLOPs a token at sequence {}: forward {}, backward {}\n", flags.sequence,
+      format_count(flops.forward()), format_count(flops.backward()));
   const StateBytes bytes = state_bytes(flags.precision);
   const auto size = [&](int64_t each) {
     return format_bytes(static_cast<double>(total) * static_cast<double>(each));
   };
-  fmt::print("{}: weights {}, gradients {}, optimizer (Adam) {}\n", flags.precision,
-             size(bytes.weight), size(bytes.gradient), size(bytes.optimizer));
+  say("{}: weights {}, gradients {}, optimizer (Adam) {}\n", flags.precision, size(bytes.weight),
+      size(bytes.gradient), size(bytes.optimizer));
   print_auxiliary_loss(model);
   print_notes(model);
 }
@@ -238,9 +238,9 @@ int print_list(const ModelFlags& flags) {
          fmt::format("{}", model.num_experts()), fmt::format("{}", model.top_k())});
   }
   if (flags.json)
-    fmt::print("{}\n", Json{{"models", std::move(list)}}.dump(2));
+    say_json(Json{{"models", std::move(list)}});
   else
-    fmt::print("{}", report::to_text(table));
+    say("{}", Lines{report::to_text(table)});
   return 0;
 }
 
@@ -250,7 +250,7 @@ int run_model(const ModelFlags& flags) {
     throw InvalidInput("which model? name a config.json or a built-in (piper model --list)");
   const Model model = model::load_model(flags.model, flags.ignore);
   if (flags.json)
-    fmt::print("{}\n", model_json(model, flags).dump(2));
+    say_json(model_json(model, flags));
   else
     print_model(model, flags);
   return 0;

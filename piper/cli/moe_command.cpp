@@ -4,13 +4,13 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/moe_layer.h>
 #include <piper/cost/trainer/moe_schedules.h>
 #include <piper/report/table.h>
 #include <piper/strategy/runnable.h>
 
 #include <algorithm>
-#include <iostream>
 #include <map>
 #include <memory>
 
@@ -99,7 +99,7 @@ void print_not_trained(const std::vector<Row>& rows) {
   for (const Row& row : rows)
     if (!row.not_trained.empty()) schedules[row.not_trained].push_back(row.price.name);
   for (const auto& [reason, names] : schedules)
-    fmt::print("not trained: {}: {}\n", fmt::join(names, ", "), reason);
+    say("not trained: {}: {}\n", fmt::format("{}", fmt::join(names, ", ")), reason);
 }
 
 // The cheapest against plain, or plain against the next one.
@@ -125,13 +125,12 @@ int run_moe(const MoeFlags& flags) {
     json["why"] = why;
     json["schedules"] = Json::array();
     for (const Row& row : rows) json["schedules"].push_back(to_json(row));
-    std::cout << json.dump(2) << "\n";
+    say_json(json);
     return 0;
   }
-  fmt::print(
-      "{}; milliseconds and bytes of one rank, forward and backward together where not said\n{}",
-      in_words(layer), to_text(rows));
-  fmt::print("{}\n", why);
+  say("{}; milliseconds and bytes of one rank, forward and backward together where not said\n{}",
+      in_words(layer), Lines{to_text(rows)});
+  say("{}\n", why);
   print_not_trained(rows);
   return 0;
 }

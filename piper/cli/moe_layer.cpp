@@ -45,7 +45,7 @@ void require_sound(const Strategy& s, const model::Model& model, const cluster::
   if (s.mesh.world() > machine.num_devices())
     problems.push_back(fmt::format("{} ranks; allowed: at most the {} devices of {}",
                                    s.mesh.world(), machine.num_devices(), machine.name));
-  if (!problems.empty()) throw InvalidInput(fmt::format("{}", fmt::join(problems, "\n")));
+  if (!problems.empty()) throw InvalidInput(problems);
 }
 
 size_t first_mixture(const model::Model& model) {

@@ -4,6 +4,7 @@
 #include <piper/base/json.h>
 #include <piper/cli/allocation_flags.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/place_report.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cluster/hostlist.h>
@@ -11,7 +12,6 @@
 #include <piper/placement/placed_steps.h>
 #include <piper/report/progress.h>
 
-#include <iostream>
 #include <memory>
 #include <numeric>
 
@@ -90,11 +90,11 @@ int run_place(const PlaceFlags& f) {
   bar.finish();
   write_launch_files(report, f.files);
   if (f.json) {
-    std::cout << to_json(report).dump(2) << "\n";
+    say_json(to_json(report));
     return 0;
   }
-  fmt::print("{}", to_text(report));
-  fmt::print("{}", launch_text(report, f.files));
+  say("{}", Lines{to_text(report)});
+  say("{}", Lines{launch_text(report, f.files)});
   return 0;
 }
 

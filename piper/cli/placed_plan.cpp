@@ -2,6 +2,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cli/console.h>
 #include <piper/cli/placed_plan.h>
 #include <piper/plan/search.h>
 #include <piper/report/table.h>
@@ -51,7 +52,8 @@ void print_on_nodes(const PlacedPlan& plan, const model::Model& model, const Nod
   }
   table.max_width = report::console_width();
   const PlaceReport report = report_of(plan, model);
-  fmt::print("\n{}\n{}{}", report::to_text(table), to_text(report), launch_text(report, q.files));
+  say("\n{}\n{}{}", Lines{report::to_text(table)}, Lines{to_text(report)},
+      Lines{launch_text(report, q.files)});
 }
 
 Json to_json(const PlacedPlan& plan, const model::Model& model) {

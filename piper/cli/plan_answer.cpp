@@ -3,6 +3,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cli/console.h>
 #include <piper/cli/load_flags.h>
 #include <piper/cli/plan_answer.h>
 #include <piper/cli/plan_insight.h>
@@ -25,7 +26,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iostream>
 
 namespace piper::cli {
 namespace {
@@ -61,8 +61,8 @@ Words words_of(const std::vector<const Candidate*>& list) {
 
 void print_rows(report::Table table, const Words& words) {
   table.max_width = report::console_width();
-  if (!words.shared.empty()) fmt::print("\nall: {}", words.shared);
-  fmt::print("\n{}", report::to_text(table));
+  if (!words.shared.empty()) say("\nall: {}", words.shared);
+  say("\n{}", Lines{report::to_text(table)});
 }
 
 bool fits(const plan::Request& r, const plan::LoadedStep& step) {
@@ -130,7 +130,7 @@ void print_families(const plan::Request& r, const plan::Plan& plan) {
   for (const plan::FamilyVerdict& v : explain_families(r, plan))
     table.rows.push_back({v.family, v.best, v.lost, v.revive});
   table.max_width = report::console_width();
-  fmt::print("\n{}", report::to_text(table));
+  say("\n{}", Lines{report::to_text(table)});
 }
 
 // At most `most` points of the front, ends included.
@@ -175,7 +175,7 @@ void print_excluded(const std::vector<plan::Excluded>& excluded) {
   for (const plan::Excluded& e : excluded)
     table.rows.push_back({e.degrees, e.constraint, e.equation, e.smallest_change});
   table.max_width = report::console_width();
-  fmt::print("\n{}", report::to_text(table));
+  say("\n{}", Lines{report::to_text(table)});
 }
 
 void print_front(const plan::Request& r, const plan::Plan& plan) {
@@ -191,19 +191,18 @@ void print_front(const plan::Request& r, const plan::Plan& plan) {
                           format_bytes(r.memory_limit_bytes - c.estimate.peak_bytes),
                           plan::describe(c.strategy)});
   table.max_width = report::console_width();
-  fmt::print("\nfaster or smaller, not both ({} on the front of what was priced):\n{}",
-             plan.pareto.size(), report::to_text(table));
+  say("\nfaster or smaller, not both ({} on the front of what was priced):\n{}", plan.pareto.size(),
+      Lines{report::to_text(table)});
 }
 
 void print_header(const plan::Request& r, const plan::Plan& plan,
                   const std::vector<plan::Default>& defaults, double seconds) {
-  fmt::print("{} ({} parameters) on {} devices of {} ({}), {}\n", r.model->name,
-             format_count(static_cast<double>(model::count_parameters(*r.model).total())),
-             r.num_devices, r.cluster->name, r.cluster->device,
-             run_by(*r.trainer, r.has_exact_costs()) +
-                 (r.fixed.runnable && !r.has_exact_costs() ? ", of what this Piper trains" : ""));
-  fmt::print(
-      "{} sequences of {} tokens a step, {}; {} usable a device; {} strategies priced in {}{}\n",
+  say("{} ({} parameters) on {} devices of {} ({}), {}\n", r.model->name,
+      format_count(static_cast<double>(model::count_parameters(*r.model).total())), r.num_devices,
+      r.cluster->name, r.cluster->device,
+      run_by(*r.trainer, r.has_exact_costs()) +
+          (r.fixed.runnable && !r.has_exact_costs() ? ", of what this Piper trains" : ""));
+  say("{} sequences of {} tokens a step, {}; {} usable a device; {} strategies priced in {}{}\n",
       r.global_batch_sequences, r.sequence, strategy::name(r.precision),
       format_bytes(r.memory_limit_bytes), plan.num_priced, format_seconds(seconds),
       plan.num_passed_over == 0
@@ -211,61 +210,57 @@ void print_header(const plan::Request& r, const plan::Plan& plan,
           : fmt::format(
                 ", {} of {} shapes passed over because their lower bound is above what is kept",
                 plan.num_passed_over, plan.num_shapes));
-  for (const plan::Default& d : defaults)
-    fmt::print("default: {} {} ({})\n", d.name, d.value, d.why);
+  for (const plan::Default& d : defaults) say("default: {} {} ({})\n", d.name, d.value, d.why);
   if (const auto& calibration = r.trainer->calibration_of(r.cluster->device);
       calibration.rows.empty() && !r.has_exact_costs())
-    fmt::print("note: compute at {} of the micro-benchmarks' rate: {}\n",
-               format_percent(calibration.compute_efficiency), calibration.source);
+    say("note: compute at {} of the micro-benchmarks' rate: {}\n",
+        format_percent(calibration.compute_efficiency), calibration.source);
   if (plan.num_screened_out > 0)
-    fmt::print(
-        "note: {} of {} shapes searched, those whose plain strategies are the fastest of all and "
+    say("note: {} of {} shapes searched, those whose plain strategies are the fastest of all and "
         "of each family; on {} measured GPUs or fewer, all\n",
         plan.num_shapes - plan.num_screened_out, plan.num_shapes, r.most_unscreened_gpus);
 }
 
 void print_load(const PlanQuestion& q, const plan::Request& r, const plan::Plan& plan) {
   if (!r.load) {
-    if (r.model->num_moe_layers() > 0)
-      fmt::print("load balanced: every expert gets the same rows\n");
+    if (r.model->num_moe_layers() > 0) say("load balanced: every expert gets the same rows\n");
     return;
   }
   const cost::LoadDistribution& load = r.load->load;
   if (!plan.ranked.empty()) {
     const int64_t ep = plan.ranked.front().strategy.mesh.ep;
-    fmt::print(
-        "load {}: MFU, step and memory are at what the busiest rank is expected to have, {:.2f} "
+    say("load {}: MFU, step and memory are at what the busiest rank is expected to have, {:.2f} "
         "times the mean at the best plan's ep {}; of {} drawn steps 95 % fit\n",
         load.text, r.imbalance_at(ep), ep, r.load->num_samples);
   }
   if (q.explain || q.asked.load) {
-    fmt::print("rows of the busiest expert rank over the mean, by ep:");
+    say("rows of the busiest expert rank over the mean, by ep:");
     for (const auto& [ep, imbalance] : r.imbalance_by_ep)
-      fmt::print("{} {}: {:.2f}", ep == r.imbalance_by_ep.begin()->first ? "" : ",", ep, imbalance);
-    fmt::print("\n");
+      say("{} {}: {:.2f}", ep == r.imbalance_by_ep.begin()->first ? "" : ",", ep, imbalance);
+    say("\n");
   }
   if (const std::string note = cost::stretch_of(load, *r.model); !note.empty())
-    fmt::print("note: {}\n", note);
+    say("note: {}\n", note);
 }
 
 // What moving experts is worth to the best, and what it costs.
 void print_rebalancing(const cost::LoadSamples& load, const Candidate& best) {
   const cost::RebalancingGain& gain = *best.under_load->rebalancing;
   if (best.strategy.mesh.ep == 1)
-    return fmt::print("the first has all experts on every rank: none moves\n");
-  fmt::print("of the first, {}\n", rebalancing_text(load.rebalance, gain, load.num_samples));
+    return say("the first has all experts on every rank: none moves\n");
+  say("of the first, {}\n", rebalancing_text(load.rebalance, gain, load.num_samples));
   if (gain.pays)
-    fmt::print("`piper train --rebalance {} --rebalance-every {}` does it\n",
-               balance::to_text(load.rebalance), load.rebalance.every);
+    say("`piper train --rebalance {} --rebalance-every {}` does it\n",
+        balance::to_text(load.rebalance), load.rebalance.every);
 }
 
 void print_plan(const PlanQuestion& q, const PlanAnswer& answer) {
   const plan::Request& r = answer.request;
   const plan::Plan& plan = answer.plan;
   if (plan.ranked.empty()) {
-    fmt::print("\nnothing fits; what lacks least, by family:\n");
+    say("\nnothing fits; what lacks least, by family:\n");
     print_families(r, plan);
-    fmt::print("--min-devices says how many devices are enough\n");
+    say("--min-devices says how many devices are enough\n");
     return print_excluded(plan::excluded_degrees(r));
   }
   const Candidate& best = plan.ranked.front();
@@ -274,51 +269,50 @@ void print_plan(const PlanQuestion& q, const PlanAnswer& answer) {
     print_ranking(r, plan.ranked, q.top);
   else
     print_choices(r, answer.choices, best);
-  fmt::print("\nthe best: {}\n", plan::describe(best.strategy));
-  fmt::print("what limits it: {}\n", plan::limits(best.time()));
-  fmt::print(
-      "its memory: states {}, activations {}, working {}, beside them {}\n",
+  say("\nthe best: {}\n", plan::describe(best.strategy));
+  say("what limits it: {}\n", plan::limits(best.time()));
+  say("its memory: states {}, activations {}, working {}, beside them {}\n",
       format_bytes(best.estimate.fullest.weights_and_gradients + best.estimate.fullest.optimizer),
       format_bytes(best.estimate.fullest.activations), format_bytes(best.estimate.fullest.working),
       format_bytes(best.estimate.fullest.fixed));
   if (best.heavy)
-    fmt::print("at load {}: step {}, memory {}, {}\n", cost::kHeavyLoad,
-               format_seconds(best.heavy->seconds), format_bytes(best.heavy->peak_bytes),
-               fits(r, *best.heavy) ? "which fits" : "which does not fit");
+    say("at load {}: step {}, memory {}, {}\n", cost::kHeavyLoad,
+        format_seconds(best.heavy->seconds), format_bytes(best.heavy->peak_bytes),
+        fits(r, *best.heavy) ? "which fits" : "which does not fit");
   const plan::Prediction prediction = prediction_of(r, best);
   const auto devices = static_cast<double>(r.num_devices);
-  fmt::print("{} tokens/s and {} a device\n", format_count(prediction.tokens_per_second / devices),
-             format_flops_per_second(prediction.step_flops / prediction.step_seconds / devices));
-  if (q.run_cost.is_asked()) fmt::print("{}\n", to_text(q.run_cost, prediction, r.num_devices));
+  say("{} tokens/s and {} a device\n", format_count(prediction.tokens_per_second / devices),
+      format_flops_per_second(prediction.step_flops / prediction.step_seconds / devices));
+  if (q.run_cost.is_asked()) say("{}\n", to_text(q.run_cost, prediction, r.num_devices));
   if (const int64_t modules = r.model->num_next_token_layers; modules > 0)
-    fmt::print(
-        "left out: {} of multi-token prediction, which {} trains with; piper estimate "
+    say("left out: {} of multi-token prediction, which {} trains with; piper estimate "
         "--mtp-depth {} prices {}\n",
         modules == 1 ? "the module" : fmt::format("{} modules", modules), r.model->name, modules,
         modules == 1 ? "it" : "them");
-  fmt::print("who can run it: {}\n", in_words(runners_of(*r.model, best.strategy)));
-  if (const auto lacking = model::untrainable(*r.model, r.sequence); !lacking.empty())
-    fmt::print("this Piper does not train the model:\n  {}\n", fmt::join(lacking, "\n  "));
-  else if (const auto lacks = strategy::not_runnable(best.strategy, *r.model); !lacks.empty())
-    fmt::print("this Piper does not execute the best: {}; --runnable plans what it does\n",
-               fmt::join(lacks, "; "));
+  say("who can run it: {}\n", in_words(runners_of(*r.model, best.strategy)));
+  if (const auto lacking = model::untrainable(*r.model, r.sequence); !lacking.empty()) {
+    say("this Piper does not train the model:\n");
+    for (const std::string& line : lacking) say("  {}\n", line);
+  } else if (const auto lacks = strategy::not_runnable(best.strategy, *r.model); !lacks.empty()) {
+    say("this Piper does not execute the best: {}; --runnable plans what it does\n",
+        fmt::format("{}", fmt::join(lacks, "; ")));
+  }
   if (q.explain) {
     print_families(r, plan);
     print_front(r, plan);
     print_exchange(exchange_of(r, best.strategy));
     if (const std::string reduction = reduction_of(r, best.strategy); !reduction.empty())
-      fmt::print("{}\n", reduction);
+      say("{}\n", reduction);
     if (const std::string start = reduction_start_of(r, best.strategy); !start.empty())
-      fmt::print("{}\n", start);
+      say("{}\n", start);
     if (const std::string order = moe_schedule_of(r, best.strategy); !order.empty())
-      fmt::print("{}\n", order);
+      say("{}\n", order);
     print_excluded(plan::excluded_degrees(r));
-    fmt::print("MFU = {}\n", cost::kMfuFormula);
+    say("MFU = {}\n", cost::kMfuFormula);
     if (const auto outside = outside_of(q, r, plan); !outside.empty())
-      fmt::print("outside of what was measured (the nearest edge holds): {}\n",
-                 cluster::to_text(outside));
+      say("outside of what was measured (the nearest edge holds): {}\n", cluster::to_text(outside));
   } else {
-    fmt::print("--explain says why the others lost\n");
+    say("--explain says why the others lost\n");
   }
 }
 
@@ -546,7 +540,7 @@ int answer_plan(const PlanQuestion& q) {
   if (q.json) {
     Json json = to_json(q, answer, seconds);
     if (placed) json["placement"] = to_json(*placed, *request.model);
-    std::cout << json.dump(2) << "\n";
+    say_json(json);
   } else {
     print_plan_answer(q, answer, seconds);
     if (placed) print_on_nodes(*placed, *request.model, q.nodes);
@@ -558,7 +552,7 @@ int answer_plan(const PlanQuestion& q) {
     best["predicted"].update(insight_json(request, plan.ranked.front()));
     note_parameters(best, q.asked.model);
     files::write_json_file(q.out, best);
-    if (!q.json) fmt::print("\nwritten: {}\n", q.out);
+    if (!q.json) say("\nwritten: {}\n", q.out);
   }
   return 0;
 }

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cli/console.h>
 #include <piper/cli/plan_insight.h>
 #include <piper/plan/roofline.h>
 #include <piper/plan/sensitivity.h>
@@ -65,7 +66,7 @@ void print_exchange(const plan::ExchangeVerdict& verdict) {
     table.rows.push_back({to_text(o.config) + (o.chosen ? " (chosen)" : ""),
                           format_seconds(o.seconds), fmt::format("{:.2f}", o.over_flat),
                           format_bytes(o.scratch_bytes), plan::source_of(o)});
-  fmt::print("\n{}\n{}", verdict.why, report::to_text(table));
+  say("\n{}\n{}", verdict.why, Lines{report::to_text(table)});
 }
 
 }  // namespace piper::cli

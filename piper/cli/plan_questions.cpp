@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
+#include <piper/cli/console.h>
 #include <piper/cli/plan_questions.h>
 #include <piper/cli/prediction_table.h>
 #include <piper/model/count.h>
@@ -12,7 +13,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iostream>
 #include <optional>
 
 namespace piper::cli {
@@ -58,7 +58,7 @@ void print_what_if_table(const std::vector<WhatIfRow>& rows) {
          format_percent(row.mfu), memory, row.strategy, row.limits});
   }
   table.max_width = report::console_width();
-  fmt::print("{}", report::to_text(table));
+  say("{}", Lines{report::to_text(table)});
 }
 
 // Memory against the limit, ten characters for the limit; what lies beyond it is drawn otherwise.
@@ -124,10 +124,9 @@ WhatIfRow row_of(const Machine& m) {
 
 void print_what_if(const std::vector<Machine>& machines) {
   const plan::Request& here = machines.front().answer.request;
-  fmt::print("{} on {} devices of {}, {}; {} sequences of {} tokens a step, {}\n\n",
-             here.model->name, here.num_devices, here.cluster->name,
-             run_by(*here.trainer, here.has_exact_costs()), here.global_batch_sequences,
-             here.sequence, strategy::name(here.precision));
+  say("{} on {} devices of {}, {}; {} sequences of {} tokens a step, {}\n\n", here.model->name,
+      here.num_devices, here.cluster->name, run_by(*here.trainer, here.has_exact_costs()),
+      here.global_batch_sequences, here.sequence, strategy::name(here.precision));
   std::vector<WhatIfRow> rows;
   for (const Machine& m : machines) rows.push_back(row_of(m));
   print_what_if_table(rows);
@@ -169,12 +168,11 @@ Json min_devices_json(const plan::Request& r, const FewestAnswer& a) {
 }
 
 void print_min_devices(const plan::Request& r, const FewestAnswer& a) {
-  fmt::print("{} on {} ({}), {}; {} usable a device\n", r.model->name, r.cluster->name,
-             r.cluster->device, run_by(*r.trainer, r.has_exact_costs()),
-             format_bytes(a.memory_limit_bytes));
+  say("{} on {} ({}), {}; {} usable a device\n", r.model->name, r.cluster->name, r.cluster->device,
+      run_by(*r.trainer, r.has_exact_costs()), format_bytes(a.memory_limit_bytes));
   for (const plan::Default& d : a.defaults)
     if (d.name == "sequence" || d.name == "precision")
-      fmt::print("default: {} {} ({})\n", d.name, d.value, d.why);
+      say("default: {} {} ({})\n", d.name, d.value, d.why);
   report::Table table;
   table.columns = {{"devices", Align::kRight},  {"least memory", Align::kRight},
                    {"of what is usable"},       {"with"},
@@ -187,12 +185,12 @@ void print_min_devices(const plan::Request& r, const FewestAnswer& a) {
                           count.best ? format_percent(prediction_of(r, *count.best).mfu) : "–",
                           count.best ? plan::describe(count.best->strategy) : "nothing fits"});
   table.max_width = report::console_width();
-  fmt::print("\n{}\n", report::to_text(table));
-  fmt::print("{}", fewest_sentence(a.found.num_devices, a.found.num_not_looked_at, a.own_devices));
+  say("\n{}\n", Lines{report::to_text(table)});
+  say("{}", Lines{fewest_sentence(a.found.num_devices, a.found.num_not_looked_at, a.own_devices)});
   for (const plan::DeviceCount& count : a.found.counts)
     if (count.num_devices == a.found.num_devices)
-      fmt::print("the best there: {}\nwhat limits it: {}\n", plan::describe(count.best->strategy),
-                 plan::limits(count.best->time()));
+      say("the best there: {}\nwhat limits it: {}\n", plan::describe(count.best->strategy),
+          plan::limits(count.best->time()));
 }
 
 }  // namespace
@@ -229,11 +227,11 @@ int answer_what_if(const PlanQuestion& question) {
   if (question.json) {
     Json json = question.explain ? to_json(here.question, here.answer, seconds_here) : Json{};
     json["what_if"] = what_if_json(machines);
-    std::cout << json.dump(2) << "\n";
+    say_json(json);
   } else {
     if (question.explain) {
       print_plan_answer(here.question, here.answer, seconds_here);
-      fmt::print("\n");
+      say("\n");
     }
     print_what_if(machines);
   }
@@ -267,7 +265,7 @@ int answer_min_devices(const PlanQuestion& question) {
                               .memory_limit_bytes = answer.memory_limit_bytes,
                               .load = answer.load};
   if (question.json)
-    std::cout << min_devices_json(request, answer).dump(2) << "\n";
+    say_json(min_devices_json(request, answer));
   else
     print_min_devices(request, answer);
   return answer.found.num_devices ? 0 : 1;

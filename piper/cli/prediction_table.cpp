@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <piper/base/units.h>
+#include <piper/cli/console.h>
 #include <piper/cli/prediction_table.h>
 #include <piper/report/table.h>
 
@@ -36,15 +37,14 @@ void print_prediction(const plan::Prediction& p) {
   for (const Figure& f : time_figures(p))
     if (f.value > 0)
       time.rows.push_back({f.name, f.format(f.value), format_percent(f.value / p.step_seconds)});
-  fmt::print("\n{}", report::to_text(time));
-  if (p.simulated_seconds)
-    fmt::print("simulated; closed form {}\n", format_seconds(p.estimate.seconds));
+  say("\n{}", Lines{report::to_text(time)});
+  if (p.simulated_seconds) say("simulated; closed form {}\n", format_seconds(p.estimate.seconds));
   report::Table memory;
   memory.columns = {{"memory"}, {"", Align::kRight}};
   for (const Figure& f : memory_figures(p))
     if (f.value > 0) memory.rows.push_back({f.name, f.format(f.value)});
-  fmt::print("\n{}stage {} is the fullest, stage {} the busiest\n", report::to_text(memory),
-             p.estimate.fullest_stage, p.estimate.busiest_stage);
+  say("\n{}stage {} is the fullest, stage {} the busiest\n", Lines{report::to_text(memory)},
+      p.estimate.fullest_stage, p.estimate.busiest_stage);
 }
 
 }  // namespace piper::cli

@@ -5,6 +5,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/enum_help.h>
 #include <piper/cli/profile_text.h>
 #include <piper/cli/read_model.h>
@@ -19,12 +20,17 @@
 #include <piper/profile/profile.h>
 #include <piper/report/progress.h>
 #include <piper/strategy/runnable.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstddef>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 namespace piper::cli {
 namespace {
@@ -145,11 +151,52 @@ Json findings_json(const profile::ProfileOptions& options, const profile::Profil
   return json;
 }
 
+// Tells profiles of one machine from each other: whoever begins first has a socket under a name
+// without a file, which ends with its process, and whoever comes meanwhile leaves a word there.
+class OtherProfiles {
+ public:
+  OtherProfiles() : socket_(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+    sockaddr_un name{.sun_family = AF_UNIX, .sun_path = {}};
+    constexpr std::string_view kName = "piper profile";
+    kName.copy(name.sun_path + 1, kName.size());
+    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + kName.size());
+    const auto* address = reinterpret_cast<const sockaddr*>(&name);
+    if (socket_ < 0 || ::bind(socket_, address, size) == 0 || errno != EADDRINUSE) return;
+    met_ = true;
+    [[maybe_unused]] const auto told = ::sendto(socket_, "p", 1, 0, address, size);
+  }
+  ~OtherProfiles() {
+    if (socket_ >= 0) ::close(socket_);
+  }
+  OtherProfiles(const OtherProfiles&) = delete;
+  OtherProfiles& operator=(const OtherProfiles&) = delete;
+
+  // Whether one was there at the start, or has come since.
+  bool met() const {
+    char word = 0;
+    return met_ || (socket_ >= 0 && ::recv(socket_, &word, 1, 0) == 1);
+  }
+
+ private:
+  const int socket_;
+  bool met_ = false;
+};
+
+void warn_of(const OtherProfiles& others, const char* when) {
+  if (others.met())
+    say_error(
+        fmt::format("warning: another `piper profile` {} on this machine: what is measured "
+                    "are rates of a machine that is shared; profile again, alone",
+                    when));
+}
+
 int run_profile(const ProfileFlags& flags) {
   profile::ProfileOptions options = options_of(flags);
   if (const auto launch = comm::launch_from();
       launch && !measure_links_of_processes(*launch, options))
     return 0;
+  const OtherProfiles others;
+  warn_of(others, "is measuring");
   report::Progress bar({.label = "profile", .total = 100, .unit = "%"});
   options.progress = [&](const std::string& what, double part) {
     bar.set(static_cast<int64_t>(part * 100), what);
@@ -157,6 +204,7 @@ int run_profile(const ProfileFlags& flags) {
   const profile::Profile profile = profile::profile_host(options);
   bar.set(100, "");
   bar.finish();
+  warn_of(others, "was measuring");
   if (!flags.out.empty()) files::write_json_file(flags.out, cluster::to_json(profile.cluster));
   if (!options.partial.empty()) files::remove_output(options.partial);
   if (flags.json) {
@@ -168,11 +216,10 @@ int run_profile(const ProfileFlags& flags) {
                     {"num_points", profile.num_points},
                     {"num_restored", profile.num_restored},
                     {"profile_seconds", profile.seconds}};
-    std::cout << json.dump(2) << "\n";
+    say_json(json);
     return 0;
   }
-  fmt::print(
-      "{}\n{}, {} a rank, {} points profiled in {}{}\n\n", profile.cluster.description,
+  say("{}\n{}, {} a rank, {} points profiled in {}{}\n\n", profile.cluster.description,
       profile.cluster.device, format_bytes(static_cast<double>(profile.cluster.memory_bytes)),
       profile.num_points, format_seconds(profile.seconds),
       profile.num_restored > 0
@@ -186,7 +233,7 @@ int run_profile(const ProfileFlags& flags) {
   if (options.model) print_join(profile.cluster, options.model->name, options.sequence, profile.ep);
   if (flags.points) print_points(profile.cluster);
   print_noise(profile.cluster, flags.tight, profile.num_points);
-  if (!flags.out.empty()) fmt::print("\nwritten: {}\n", flags.out);
+  if (!flags.out.empty()) say("\nwritten: {}\n", flags.out);
   return 0;
 }
 

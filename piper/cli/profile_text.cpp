@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/units.h>
+#include <piper/cli/console.h>
 #include <piper/cli/profile_text.h>
 #include <piper/cluster/findings.h>
 #include <piper/profile/measure_products.h>
@@ -56,8 +57,8 @@ void print_rates(const cluster::Cluster& machine) {
                             format_flops_per_second(compute.gemm.at({rows, 256, 256})),
                             format_flops_per_second(compute.gemm.at({rows, 512, 512})),
                             format_flops_per_second(compute.gemm.at({rows, 1024, 2048}))});
-    fmt::print("GEMM in {}, one rank while all are busy (best seen: {})\n{}\n", precision,
-               format_flops_per_second(compute.peak_flops_per_second), report::to_text(table));
+    say("GEMM in {}, one rank while all are busy (best seen: {})\n{}\n", precision,
+        format_flops_per_second(compute.peak_flops_per_second), Lines{report::to_text(table)});
   }
 }
 
@@ -79,10 +80,9 @@ void print_products(const cluster::Cluster& machine) {
                               compared[i].is_sure ? " " : "~", library));
   }
   for (auto& [key, row] : rows) table.rows.push_back(std::move(row));
-  fmt::print(
-      "fp32 products: oneDNN's rate over libtorch's, and who is used (~: too close to tell, as "
+  say("fp32 products: oneDNN's rate over libtorch's, and who is used (~: too close to tell, as "
       "without a profile)\n{}\n",
-      report::to_text(table));
+      Lines{report::to_text(table)});
 }
 
 void print_curves(const cluster::Cluster& machine, double tight) {
@@ -110,7 +110,7 @@ void print_curves(const cluster::Cluster& machine, double tight) {
                           wide == 0 ? "" : std::to_string(wide)});
   }
   table.max_width = report::console_width();
-  fmt::print("{}\n", report::to_text(table));
+  say("{}\n", Lines{report::to_text(table)});
 }
 
 void print_links(const cluster::Cluster& machine) {
@@ -125,12 +125,11 @@ void print_links(const cluster::Cluster& machine) {
                             fmt::format("{:.3f}", curve.fit->r_squared),
                             format_percent(curve.fit->median_residual),
                             format_percent(curve.fit->worst_residual)});
-  if (!links.rows.empty()) fmt::print("{}", report::to_text(links));
+  if (!links.rows.empty()) say("{}", Lines{report::to_text(links)});
   constexpr double kBadResidual = 0.3;  // half of the points are further from the line
   for (const cluster::Curve& curve : machine.curves)
     if (curve.fit && curve.fit->median_residual > kBadResidual)
-      fmt::print(
-          "no line fits {}: half of its points are more than {} off, and so may predictions be; "
+      say("no line fits {}: half of its points are more than {} off, and so may predictions be; "
           "profile again when the machine is quiet, or with a larger --budget-seconds\n",
           curve.name, format_percent(kBadResidual));
 }
@@ -142,9 +141,9 @@ void print_head_sizes(const cluster::Cluster& machine) {
   for (size_t i = 1; i < ranked.size(); ++i)
     others.push_back(
         fmt::format("{:.0f}: {}", ranked[i].head_dim, format_percent(ranked[i].relative_rate)));
-  fmt::print("\nbest head size for attention: {:.0f} ({} of the best at {} shapes; {})\n",
-             ranked.front().head_dim, format_percent(ranked.front().relative_rate),
-             ranked.front().num_shapes, fmt::join(others, ", "));
+  say("\nbest head size for attention: {:.0f} ({} of the best at {} shapes; {})\n",
+      ranked.front().head_dim, format_percent(ranked.front().relative_rate),
+      ranked.front().num_shapes, fmt::join(others, ", "));
 }
 
 void print_join(const cluster::Cluster& machine, const std::string& model, int64_t sequence,
@@ -160,19 +159,17 @@ void print_join(const cluster::Cluster& machine, const std::string& model, int64
                           format_flops_per_second(p.attention_rate),
                           format_percent(p.attention_part), format_flops_per_second(p.experts_rate),
                           format_percent(p.experts_part), p.both_well ? "yes" : ""});
-  fmt::print(
-      "\n{}, sequences of {} tokens, experts of a layer over {} rank{}: forward of a rank\n{}",
-      model, sequence, ep, ep == 1 ? "" : "s", report::to_text(table));
+  say("\n{}, sequences of {} tokens, experts of a layer over {} rank{}: forward of a rank\n{}",
+      model, sequence, ep, ep == 1 ? "" : "s", Lines{report::to_text(table)});
   if (join->points.size() < 3)  // each is near the best of so few
-    fmt::print(
-        "measured at {} micro-batch{}: too few to say where both run well (a larger "
+    say("measured at {} micro-batch{}: too few to say where both run well (a larger "
         "--budget-seconds)\n",
         join->points.size(), join->points.size() == 1 ? "" : "es");
   else if (join->smallest)
-    fmt::print("attention and experts both reach 90 % of their best at a micro-batch of {}\n",
-               join->well_text());
+    say("attention and experts both reach 90 % of their best at a micro-batch of {}\n",
+        join->well_text());
   else
-    fmt::print("no micro-batch that was measured brings both to 90 % of their best\n");
+    say("no micro-batch that was measured brings both to 90 % of their best\n");
 }
 
 void print_points(const cluster::Cluster& machine) {
@@ -194,7 +191,7 @@ void print_points(const cluster::Cluster& machine) {
                             std::to_string(p.timing.num_outliers), times_median(p.timing),
                             curve.fit ? format_percent(curve.fit->residuals[i]) : ""});
     }
-    fmt::print("\n{}", report::to_text(table));
+    say("\n{}", Lines{report::to_text(table)});
   }
 }
 
@@ -216,15 +213,14 @@ void print_noise(const cluster::Cluster& machine, double tight, int64_t planned)
       }
     }
   if (worst == nullptr) return;
-  fmt::print(
-      "\n{} of {} medians are known within {}; the others ran out of their time "
+  say("\n{} of {} medians are known within {}; the others ran out of their time "
       "(--budget-seconds)\n",
       points - wide, points, format_percent(tight));
   if (planned > points)
-    fmt::print("{} points were left out: each would have taken several times its share\n",
-               planned - points);
-  fmt::print("{} points have outliers; the worst took {} its median: {} at {}\n", with_outliers,
-             times_median(worst->timing), of->name, place_text(*of, *worst));
+    say("{} points were left out: each would have taken several times its share\n",
+        planned - points);
+  say("{} points have outliers; the worst took {} its median: {} at {}\n", with_outliers,
+      times_median(worst->timing), of->name, place_text(*of, *worst));
 }
 
 }  // namespace piper::cli

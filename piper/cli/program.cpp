@@ -1,18 +1,25 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
+#include <piper/base/cause.h>
 #include <piper/base/error.h>
 #include <piper/base/suggest.h>
 #include <piper/cli/console.h>
+#include <piper/cli/limits.h>
 #include <piper/cli/program.h>
+#include <piper/cli/stop_signals.h>
 #include <piper/comm/launch.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <map>
 #include <new>
+#include <sstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace piper::cli {
@@ -43,21 +50,30 @@ std::string place_in_launch() {
   }
 }
 
-// `who` stands before each line.
-int complain(const std::exception& error, int code, const std::string& who = "") {
-  std::string text = without_trace(error.what());
-  for (size_t start = 0; start <= text.size();) {
-    const size_t end = std::min(text.find('\n', start), text.size());
-    say_error(who + text.substr(start, end - start));
-    start = end + 1;
-  }
+// A line each; `who` stands before it.
+int complain(const std::vector<std::string>& problems, int code, const std::string& who = "") {
+  for (const std::string& problem : problems) say_error(who + problem);
   return code;
+}
+
+// What errors of ours say has its lines where they are meant; a path in an error of the standard
+// library is all that may bring further ones.
+std::vector<std::string> lines_of(const std::exception& error) {
+  if (dynamic_cast<const std::filesystem::filesystem_error*>(&error) != nullptr)
+    return {error.what()};
+  const auto* of_system = dynamic_cast<const std::system_error*>(&error);
+  if (of_system != nullptr && of_system->code() == std::errc::resource_unavailable_try_again)
+    return {"a thread cannot be started: " + cause_of(EAGAIN)};
+  std::vector<std::string> lines;
+  std::istringstream text(without_trace(error.what()));
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
 }
 
 // A command line that cannot be read may be that of one process alone, so each says what is wrong
 // with its own.
-int complain_of_flags(const std::string& problems) {
-  return complain(InvalidInput(problems), 2, place_in_launch());
+int complain_of_flags(const std::vector<std::string>& problems) {
+  return complain(problems, 2, place_in_launch());
 }
 
 std::vector<std::string> names_of(const CLI::App& app, bool flags) {
@@ -103,23 +119,23 @@ std::string missing_flags(const CLI::App& app) {
 }
 
 // CLI11 knows that an argument was not expected; what was meant is ours to guess.
-std::string unexpected_arguments(const CLI::App& root, const Program& program) {
+std::vector<std::string> unexpected_arguments(const CLI::App& root, const Program& program) {
   const CLI::App* app = innermost(&root);
-  std::string lines;
+  std::vector<std::string> lines;
   for (const std::string& argument : root.remaining(true)) {
     const bool flag = argument.starts_with("-");
     const std::string word = argument.substr(0, argument.find('='));
     const bool command =
         !flag && !app->get_subcommands([](const CLI::App*) { return true; }).empty();
     const std::string suggestion = flag_for(word, *app, program);
-    lines += fmt::format(
-        "{}unknown {} '{}'{}", lines.empty() ? "" : "\n",
+    lines.push_back(fmt::format(
+        "unknown {} '{}'{}",
         flag      ? "flag"
         : command ? "command"
                   : "argument",
-        word, suggestion.empty() ? did_you_mean(word, names_of(*app, flag)) : suggestion);
+        word, suggestion.empty() ? did_you_mean(word, names_of(*app, flag)) : suggestion));
     if (app != &root && suggestion.empty())
-      lines += fmt::format(" (see {} --help)", command_words(*app, program));
+      lines.back() += fmt::format(" (see {} --help)", command_words(*app, program));
     if (flag || command) break;  // what follows is most likely its value, or its arguments
   }
   return lines;
@@ -146,24 +162,23 @@ int run_commands(const Program& program, int argc, char** argv) {
   } catch (const CLI::RequiredError& error) {
     if (app.get_subcommands().empty()) {
       if (argc <= 1) {
-        fmt::print("{}", app.help());
+        say("{}", Lines{app.help()});
         return 2;
       }
-      const std::string rest = unexpected_arguments(app, program);
-      return complain_of_flags(
-          rest.empty() ? fmt::format("a command is required; see {} --help", program.name) : rest);
+      std::vector<std::string> rest = unexpected_arguments(app, program);
+      if (rest.empty())
+        rest.push_back(fmt::format("a command is required; see {} --help", program.name));
+      return complain_of_flags(rest);
     }
     // An unknown flag is most likely a misspelt required one: told first.
-    std::vector<std::string> problems;
-    if (const std::string unexpected = unexpected_arguments(app, program); !unexpected.empty())
-      problems.push_back(unexpected);
+    std::vector<std::string> problems = unexpected_arguments(app, program);
     const CLI::App& of = *innermost(&app);
     const std::string missing = missing_flags(of);
     problems.push_back(fmt::format("{} (see {} --help)", missing.empty() ? error.what() : missing,
                                    command_words(of, program)));
-    return complain_of_flags(fmt::format("{}", fmt::join(problems, "\n")));
+    return complain_of_flags(problems);
   } catch (const CLI::ParseError& error) {
-    return complain_of_flags(error.what());
+    return complain_of_flags({error.what()});
   }
   claim_outputs();
   return runs.at(app.get_subcommands().front())();
@@ -173,12 +188,12 @@ int run_and_complain(const Program& program, int argc, char** argv) {
   try {
     return run_commands(program, argc, argv);
   } catch (const InvalidInput& error) {
-    return complain(error, 2);
+    return complain(error.problems(), 2);
   } catch (const std::bad_alloc&) {
-    return complain(IoError("out of memory"), 1);
+    return complain({cause_of(ENOMEM)}, 1);
   } catch (const std::exception& error) {
     // Of fmt, when standard output cannot be written: main says that.
-    return is_output_lost() ? 1 : complain(error, 1);
+    return is_output_lost() ? 1 : complain(lines_of(error), 1);
   }
 }
 
@@ -186,7 +201,8 @@ int run_and_complain(const Program& program, int argc, char** argv) {
 
 int run_program(const Program& program, int argc, char** argv) {
   open_console();
-  const int code = run_and_complain(program, argc, argv);
+  say_deadly_signals();
+  const int code = with_enough_stack([&] { return run_and_complain(program, argc, argv); });
   return check_output() || code != 0 ? code : 1;
 }
 

@@ -15,7 +15,7 @@ void add_ignore_flag(Subcommand command, std::vector<std::string>& keys) {
 model::Model read_model(const std::string& name_or_path, const std::vector<std::string>& ignore) {
   model::Model model = model::load_model(name_or_path, ignore);
   for (const std::string& line : model.ignored_on_request)
-    fmt::print(stderr, "ignored as asked: {}\n", line);
+    say_aside(fmt::format("ignored as asked: {}", line));
   return model;
 }
 

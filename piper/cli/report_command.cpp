@@ -3,6 +3,7 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/read_model.h>
 #include <piper/cli/simulated_steps.h>
 #include <piper/cli/subcommand.h>
@@ -14,7 +15,6 @@
 #include <piper/strategy/rank_layout.h>
 
 #include <filesystem>
-#include <iostream>
 #include <memory>
 
 namespace piper::cli {
@@ -96,9 +96,9 @@ int report_machine(const ReportFlags& flags) {
   const std::string html = report::render_machine(cluster::load_cluster(flags.folder));
   files::write_text_file(path, html);
   if (flags.json)
-    std::cout << Json{{"report", path.string()}, {"size_bytes", html.size()}}.dump(2) << "\n";
+    say_json(Json{{"report", path.string()}, {"size_bytes", html.size()}});
   else
-    fmt::print("{}\n", path.string());
+    say("{}\n", path.string());
   return 0;
 }
 
@@ -115,7 +115,7 @@ int report_plan(const ReportFlags& flags) {
   const std::string html = report::render(plan);
   files::write_text_file(path, html);
   if (!flags.json) {
-    fmt::print("{}\n", path.string());
+    say("{}\n", path.string());
     return 0;
   }
   const Json holds = {{"report", path.string()},
@@ -127,7 +127,7 @@ int report_plan(const ReportFlags& flags) {
                       {"num_roofline_points", plan.roofs ? plan.roofs->points.size() : 0},
                       {"has_timeline", plan.timeline.has_value()},
                       {"has_map", plan.map.has_value()}};
-  std::cout << holds.dump(2) << "\n";
+  say_json(holds);
   return 0;
 }
 
@@ -156,9 +156,9 @@ int run_report(const ReportFlags& flags) {
                        {"has_measured_timeline", report.measured.has_value()},
                        {"has_comparison", report.comparison.has_value()},
                        {"num_further_plans", report.further_plans.size()}};
-    std::cout << json.dump(2) << "\n";
+    say_json(json);
   } else {
-    fmt::print("{}\n", path.string());
+    say("{}\n", path.string());
   }
   return 0;
 }

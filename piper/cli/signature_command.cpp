@@ -5,6 +5,7 @@
 #include <piper/base/json.h>
 #include <piper/cli/command.h>
 #include <piper/cli/command_list.h>
+#include <piper/cli/console.h>
 #include <piper/cluster/cluster.h>
 #include <piper/cost/executor_estimator.h>
 #include <piper/cost/mfu.h>
@@ -16,7 +17,6 @@
 #include <piper/sim/simulate.h>
 #include <piper/strategy/rank_layout.h>
 
-#include <iostream>
 #include <memory>
 
 namespace piper::cli {
@@ -87,9 +87,9 @@ int run_signature(bool verbose, bool json) {
   for (const Case& c : kCases) text += describe(c);
   const std::string signature = fmt::format("{:016x}", fnv1a64(text));
   if (json) {
-    std::cout << Json{{"signature", signature}, {"behaviour", text}}.dump(2) << "\n";
+    say_json(Json{{"signature", signature}, {"behaviour", text}});
   } else {
-    fmt::print("{}{}\n", verbose ? text : "", signature);
+    say("{}{}\n", Lines{verbose ? text : ""}, signature);
   }
   return 0;
 }

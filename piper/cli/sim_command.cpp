@@ -5,6 +5,7 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/fits.h>
 #include <piper/cli/load_flags.h>
 #include <piper/cli/prediction_table.h>
@@ -25,7 +26,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <iostream>
 #include <memory>
 
 namespace piper::cli {
@@ -216,30 +216,27 @@ report::Table rank_table(const SimulatedSteps& simulated, const strategy::RankLa
 void print_text(const SimFlags& flags, const Priced& priced, const SimulationRequest& request,
                 const cost::LoadDistribution& load, const SimulatedSteps& simulated,
                 const Summary& summary) {
-  fmt::print("{} on {}: {}\n", priced.model.name, priced.cluster.name,
-             plan::describe(priced.strategy));
-  fmt::print("{}\n", run_by(simulated.trainer, simulated.is_exact));
+  say("{} on {}: {}\n", priced.model.name, priced.cluster.name, plan::describe(priced.strategy));
+  say("{}\n", run_by(simulated.trainer, simulated.is_exact));
   if (const std::string words = in_words(load, priced.strategy, priced.model); !words.empty())
-    fmt::print("{}\n", words);
+    say("{}\n", words);
   if (simulated.one_pipeline)
-    fmt::print(
-        "one pipeline of {} simulated (the first of each stage): ranks of a stage are alike and no "
+    say("one pipeline of {} simulated (the first of each stage): ranks of a stage are alike and no "
         "device is shared, so the others do the same\n",
         priced.strategy.mesh.ranks_per_stage());
-  if (!simulated.why_all.empty()) fmt::print("all ranks simulated: {}\n", simulated.why_all);
+  if (!simulated.why_all.empty()) say("all ranks simulated: {}\n", simulated.why_all);
   if (simulated.sampled.seconds.size() > 1) {
     std::string what = flags.load.load.empty() ? "" : "load " + flags.load.load + ", ";
     if (flags.jitter > 0) what += fmt::format("jitter {}, ", *flags.jitter);
-    fmt::print("\n{}\nthe slowest sample:\n",
-               to_text(fmt::format("{}{} samples", what, simulated.sampled.seconds.size()),
-                       simulated.sampled));
+    say("\n{}\nthe slowest sample:\n",
+        Lines{to_text(fmt::format("{}{} samples", what, simulated.sampled.seconds.size()),
+                      simulated.sampled)});
   }
   if (simulated.rebalancing)
-    fmt::print("{}\n", rebalancing_text(request.rebalance, *simulated.rebalancing,
-                                        std::ssize(simulated.sampled.seconds)));
+    say("{}\n", rebalancing_text(request.rebalance, *simulated.rebalancing,
+                                 std::ssize(simulated.sampled.seconds)));
   if (!simulated.scatter.none())
-    fmt::print(
-        "equal tasks take times that scatter by {:.2f} on this machine, whole ranks by {:.2f} "
+    say("equal tasks take times that scatter by {:.2f} on this machine, whole ranks by {:.2f} "
         "(measured): {}; --jitter 0 leaves it out\n",
         simulated.scatter.task, simulated.scatter.rank,
         simulated.sampled.seconds.size() > 1 ? "drawn anew in every sample"
@@ -248,15 +245,15 @@ void print_text(const SimFlags& flags, const Priced& priced, const SimulationReq
       summary.closed_form_seconds
           ? fmt::format("; closed form {}", format_seconds(*summary.closed_form_seconds))
           : "";
-  fmt::print("step {} ({} tasks{}), MFU {}\n", format_seconds(summary.step_seconds),
-             simulated.step.graph.tasks().size(), closed, format_percent(summary.mfu));
-  fmt::print("mean over ranks: compute {}, exposed communication {}, bubble {}\n\n",
-             format_percent(summary.compute), format_percent(summary.exposed),
-             format_percent(summary.idle));
+  say("step {} ({} tasks{}), MFU {}\n", format_seconds(summary.step_seconds),
+      simulated.step.graph.tasks().size(), closed, format_percent(summary.mfu));
+  say("mean over ranks: compute {}, exposed communication {}, bubble {}\n\n",
+      format_percent(summary.compute), format_percent(summary.exposed),
+      format_percent(summary.idle));
   if (const std::string lacks = to_text(fit_of(priced, summary)); !lacks.empty())
-    fmt::print("{}\n", lacks);
+    say("{}\n", lacks);
   const strategy::RankLayout layout(priced.strategy);
-  fmt::print("{}", report::to_text(rank_table(simulated, layout)));
+  say("{}", Lines{report::to_text(rank_table(simulated, layout))});
 }
 
 // The page of `piper report` with what a simulation knows.
@@ -296,12 +293,12 @@ int run_sim(const SimFlags& flags) {
                                     {.title = "predicted", .stage_of_rank = stage_of_rank});
   if (!flags.html.empty()) write_html(flags, priced, simulated, summary, stage_of_rank);
   if (flags.json) {
-    std::cout << answer_json(flags, priced, request, load, simulated, summary).dump(2) << "\n";
+    say_json(answer_json(flags, priced, request, load, simulated, summary));
     return 0;
   }
   print_text(flags, priced, request, load, simulated, summary);
-  if (!flags.trace.empty()) fmt::print("\nwritten: {} (open it in ui.perfetto.dev)\n", flags.trace);
-  if (!flags.html.empty()) fmt::print("\nwritten: {}\n", flags.html);
+  if (!flags.trace.empty()) say("\nwritten: {} (open it in ui.perfetto.dev)\n", flags.trace);
+  if (!flags.html.empty()) say("\nwritten: {}\n", flags.html);
   return 0;
 }
 

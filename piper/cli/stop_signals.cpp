@@ -1,6 +1,7 @@
 #include <piper/cli/stop_signals.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -30,11 +31,34 @@ extern "C" void on_stop_signal(int signal) {
     static constexpr std::string_view kText =
         "\npiper: asked to stop: finishing this step and saving; once more stops now\n";
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText.data(), kText.size());
-  } else if (signal != SIGHUP && now - first > kSameRequestNs) {
+  } else if ((signal == SIGTERM || signal == SIGINT) && now - first > kSameRequestNs) {
     std::signal(signal, SIG_DFL);
     std::raise(signal);
   }
   errno = saved_errno;
+}
+
+struct Deadly {
+  int signal;
+  std::string_view text;
+};
+constexpr std::array kDeadly{
+    Deadly{SIGQUIT, "\npiper: ended at once by SIGQUIT; what was saved before stays\n"},
+    Deadly{SIGUSR1, "\npiper: ended at once by SIGUSR1; what was saved before stays\n"},
+    Deadly{SIGUSR2, "\npiper: ended at once by SIGUSR2; what was saved before stays\n"},
+    Deadly{SIGALRM, "\npiper: ended at once by SIGALRM; what was saved before stays\n"},
+    Deadly{SIGXCPU,
+           "\npiper: ended at once by SIGXCPU, the limit of processor time (ulimit -t); "
+           "what was saved before stays\n"}};
+
+extern "C" void on_deadly_signal(int signal) {
+  for (const Deadly& deadly : kDeadly)
+    if (deadly.signal == signal) {
+      [[maybe_unused]] const auto written =
+          ::write(STDERR_FILENO, deadly.text.data(), deadly.text.size());
+    }
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
 }
 
 }  // namespace
@@ -50,8 +74,13 @@ void handle_unless_ignored(int signal, void (*handler)(int)) {
   sigaction(signal, &action, nullptr);
 }
 
+void say_deadly_signals() {
+  for (const Deadly& deadly : kDeadly) handle_unless_ignored(deadly.signal, on_deadly_signal);
+}
+
 void catch_stop_signals() {
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) handle_unless_ignored(signal, on_stop_signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGXCPU, SIGUSR1})
+    handle_unless_ignored(signal, on_stop_signal);
 }
 
 bool stop_requested() { return first_ns.load() > 0; }

@@ -38,7 +38,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <iostream>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -288,25 +287,23 @@ int run_train(const TrainFlags& flags) {
   if (flags.json) {
     Json json = result_json(result);
     if (!request.devices.is_cpu()) json["kernels"] = device_kernels(request);
-    std::cout << json.dump(2) << "\n";
+    say_json(json);
     return result.stopped ? kExitStopped : 0;
   }
   print_comparison(result);
   print_deviations(result.comparison, flags.deviation_bound);
-  for (const std::string& line : device_kernels(request)) fmt::print("{}\n", line);
+  for (const std::string& line : device_kernels(request)) say("{}\n", line);
   if (!result.metrics.empty()) {
     // Absent in records of an earlier start where it was not finite.
     const auto loss = [](const report::StepMetrics& step) {
       return step["loss"].value_or(std::numeric_limits<double>::quiet_NaN());
     };
-    fmt::print("\nloss {:.4f} -> {:.4f}", loss(result.metrics.front()),
-               loss(result.metrics.back()));
-    fmt::print("; the run is in {}; see it with: piper report {}\n", request.folder.string(),
-               request.folder.string());
+    say("\nloss {:.4f} -> {:.4f}; the run is in {}; see it with: piper report {}\n",
+        loss(result.metrics.front()), loss(result.metrics.back()), request.folder.string(),
+        request.folder.string());
   }
   if (!result.stopped) return 0;
-  fmt::print("stopped as asked, after saving step {}; go on with --resume\n",
-             result.metrics.back().step);
+  say("stopped as asked, after saving step {}; go on with --resume\n", result.metrics.back().step);
   return kExitStopped;
 }
 
@@ -473,9 +470,9 @@ Run add_train(Subcommand command) {
   command.add_flag("--json", flags->json, "print the result as JSON");
   command.footer(
       "Alone: every rank is a thread. Under `piper launch -n N`, mpirun, srun or torchrun "
-      "--no-python:\na share of the ranks each. SIGTERM, Ctrl-C, a hangup, or a console that "
-      "cannot "
-      "be written:\nthe step is finished and saved, exit code 3; a second signal stops now.");
+      "--no-python:\na share of the ranks each. SIGTERM, Ctrl-C, SIGUSR1, SIGXCPU, a hangup, or a "
+      "console that cannot be written:\nthe step is finished and saved, exit code 3; a second "
+      "signal stops now.");
   return [flags] { return run_train(*flags); };
 }
 

@@ -18,21 +18,21 @@ void announce(const train::RunRequest& request, const std::vector<std::string>& 
     say_error(fmt::format(
         "warning: keys of the model's config that are not understood, and may change what it "
         "computes: {}",
-        fmt::join(request.model.ignored_keys, ", ")));
+        fmt::join(first_of(request.model.ignored_keys, "keys"), ", ")));
   if (request.model.max_positions > 0 && s.sequence > request.model.max_positions)
     say_error(fmt::format(
         "warning: --sequence {} is beyond the model's {} positions (max_position_embeddings)",
         s.sequence, request.model.max_positions));
   const model::Parameters parameters = model::count_parameters(request.model);
   const auto count = [](int64_t number) { return format_count(static_cast<double>(number)); };
-  fmt::print("{}: {} parameters{}, {}, sequences of {} tokens, {}\ntext: {}\n", request.model.name,
-             count(parameters.total()),
-             s.mtp_depth == 0 ? ""
-                              : fmt::format(" and {} of multi-token prediction",
-                                            count(parameters.next_token_layers)),
-             plan::describe(s), s.sequence, strategy::name(s.precision), describe(request.corpus));
-  if (request.validation.size() > 0) fmt::print("validation: {}\n", describe(request.validation));
-  for (const std::string& line : said) fmt::print("{}\n", line);
+  say("{}: {} parameters{}, {}, sequences of {} tokens, {}\ntext: {}\n", request.model.name,
+      count(parameters.total()),
+      s.mtp_depth == 0
+          ? ""
+          : fmt::format(" and {} of multi-token prediction", count(parameters.next_token_layers)),
+      plan::describe(s), s.sequence, strategy::name(s.precision), describe(request.corpus));
+  if (request.validation.size() > 0) say("validation: {}\n", describe(request.validation));
+  for (const std::string& line : said) say("{}\n", line);
 }
 
 void print_comparison(const train::RunResult& result) {
@@ -59,16 +59,15 @@ void print_comparison(const train::RunResult& result) {
   const std::string measured =
       c.measured_step ? fmt::format("step {}, the median of {}", *c.measured_step, *c.num_steps)
                       : "no step is recorded";
-  fmt::print("\npredicted beside measured ({})\n{}", measured, report::to_text(table));
-  if (!c.no_prediction.empty()) fmt::print("nothing was predicted: {}\n", c.no_prediction);
+  say("\npredicted beside measured ({})\n{}", measured, Lines{report::to_text(table)});
+  if (!c.no_prediction.empty()) say("nothing was predicted: {}\n", c.no_prediction);
   if (c.machine_slowdown)
-    fmt::print(
-        "during the run this machine took {:.2f} times as long as in its profile; the predicted "
+    say("during the run this machine took {:.2f} times as long as in its profile; the predicted "
         "time counts it\n",
         *c.machine_slowdown);
   if (result.same_order)
-    fmt::print("tasks ran in {} order as simulated\n", *result.same_order ? "the same" : "ANOTHER");
-  if (result.traffic.step > 0) fmt::print("{}", train::to_text(result.traffic));
+    say("tasks ran in {} order as simulated\n", *result.same_order ? "the same" : "ANOTHER");
+  if (result.traffic.step > 0) say("{}", Lines{train::to_text(result.traffic)});
 }
 
 void print_deviations(const report::Comparison& comparison, double bound) {
@@ -83,8 +82,8 @@ void print_deviations(const report::Comparison& comparison, double bound) {
   for (const report::Deviation& d : found)
     table.rows.push_back(
         {d.name, d.assumed, d.measured, fmt::format("{:+.0f} %", d.relative * 100)});
-  fmt::print("\nbeyond {:.0f} % of the step, or {:.0f} % of memory (--deviation-bound)\n{}",
-             bound * 100, report::kMemoryBound * 100, report::to_text(table));
+  say("\nbeyond {:.0f} % of the step, or {:.0f} % of memory (--deviation-bound)\n{}", bound * 100,
+      report::kMemoryBound * 100, Lines{report::to_text(table)});
 }
 
 Json result_json(const train::RunResult& result) {

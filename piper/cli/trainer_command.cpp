@@ -6,11 +6,11 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/subcommand.h>
 #include <piper/cost/trainer/trainer_profile.h>
 #include <piper/report/table.h>
 
-#include <iostream>
 #include <memory>
 
 namespace piper::cli {
@@ -85,22 +85,22 @@ void print_list(const std::vector<TrainerProfile>& trainers) {
   for (const TrainerProfile& t : trainers)
     table.rows.push_back({t.name, overlaps_of(t), launches_of(t), error_of(t), t.use});
   table.max_width = report::console_width();
-  fmt::print("{}", report::to_text(table));
+  say("{}", Lines{report::to_text(table)});
 }
 
 void print_one(const TrainerProfile& t) {
-  fmt::print("{}: {}\n", t.name, t.description);
+  say("{}: {}\n", t.name, t.description);
   for (const auto& [what, text] : {std::pair<const char*, std::string>{"take it for", t.use},
                                    {"overlaps", overlaps_of(t)},
                                    {"launches", launches_of(t)},
                                    {"keeps", keeps_of(t)},
                                    {"off by", error_of(t)}})
-    if (!text.empty()) fmt::print("{}: {}\n", what, text);
+    if (!text.empty()) say("{}: {}\n", what, text);
   for (const auto& [device, calibration] : t.calibrations)
-    fmt::print("compute on {}: {} of the micro-benchmarks' rate, {}\n", device,
-               format_percent(calibration.compute_efficiency), calibration.source);
-  fmt::print("compute elsewhere: {} of it, {}\n", format_percent(t.calibration.compute_efficiency),
-             t.calibration.source);
+    say("compute on {}: {} of the micro-benchmarks' rate, {}\n", device,
+        format_percent(calibration.compute_efficiency), calibration.source);
+  say("compute elsewhere: {} of it, {}\n", format_percent(t.calibration.compute_efficiency),
+      t.calibration.source);
 }
 
 int run_trainer(const TrainerFlags& flags) {
@@ -116,7 +116,7 @@ int run_trainer(const TrainerFlags& flags) {
   if (flags.json) {
     Json json = Json::array();
     for (const TrainerProfile& t : trainers) json.push_back(to_json(t));
-    std::cout << (flags.list ? json : json.front()).dump(2) << "\n";
+    say_json((flags.list ? json : json.front()));
   } else if (flags.list) {
     print_list(trainers);
   } else {

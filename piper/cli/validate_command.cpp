@@ -6,12 +6,12 @@
 #include <piper/base/standard_input.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/subcommand.h>
 #include <piper/report/progress.h>
 #include <piper/report/table.h>
 #include <piper/validate/validate.h>
 
-#include <iostream>
 #include <map>
 #include <memory>
 
@@ -46,7 +46,7 @@ void print_group(const std::string& what,
                  const std::vector<std::pair<std::string, Errors>>& groups) {
   report::Table table = error_table(what);
   for (const auto& [name, errors] : groups) table.rows.push_back(cells(name.substr(0, 70), errors));
-  if (!table.rows.empty()) fmt::print("\n{}", report::to_text(table));
+  if (!table.rows.empty()) say("\n{}", Lines{report::to_text(table)});
 }
 
 void print_rows(const std::vector<PricedRow>& rows) {
@@ -73,7 +73,7 @@ void print_rows(const std::vector<PricedRow>& rows) {
              : "-",
          fmt::format("{}", fmt::join(p.assumed_fields, ", ")).substr(0, 60)});
   }
-  if (!table.rows.empty()) fmt::print("{}\n", report::to_text(table));
+  if (!table.rows.empty()) say("{}\n", Lines{report::to_text(table)});
 }
 
 void print_left_out(const std::vector<PricedRow>& rows) {
@@ -81,16 +81,15 @@ void print_left_out(const std::vector<PricedRow>& rows) {
   for (size_t i = 0; i < rows.size(); ++i)
     if (!rows[i].is_priced()) by_reason[rows[i].not_priced_because].push_back(i);
   for (const auto& [reason, indices] : by_reason)
-    fmt::print("not priced: {} row(s) ({}{}): {}\n", indices.size(),
-               fmt::join(indices.begin(),
-                         indices.begin() + std::min<ptrdiff_t>(8, std::ssize(indices)), ", "),
-               indices.size() > 8 ? ", ..." : "", reason);
+    say("not priced: {} row(s) ({}{}): {}\n", indices.size(),
+        fmt::join(indices.begin(), indices.begin() + std::min<ptrdiff_t>(8, std::ssize(indices)),
+                  ", "),
+        indices.size() > 8 ? ", ..." : "", reason);
 }
 
 void print_summary(const validate::Summary& s) {
   if (s.fit.ran + s.fit.oom > 0)
-    fmt::print(
-        "did it fit: {} of {} that ran are called feasible, {} of {} that ran out of memory "
+    say("did it fit: {} of {} that ran are called feasible, {} of {} that ran out of memory "
         "are not\n",
         s.fit.ran_called_feasible, s.fit.ran, s.fit.oom_called_infeasible, s.fit.oom);
   if (s.time_stated.count + s.time_assumed.count + s.memory.count == 0) return;
@@ -102,9 +101,8 @@ void print_summary(const validate::Summary& s) {
                                      {"step time, dense", s.time_dense},
                                      {"peak memory", s.memory}})
     if (errors.count > 0) table.rows.push_back(cells(name, errors));
-  fmt::print("\n{}", report::to_text(table));
-  if (s.memory.count > 0)
-    fmt::print("{} row(s) of peak memory beyond 10 %\n", s.memory_beyond_tenth);
+  say("\n{}", Lines{report::to_text(table)});
+  if (s.memory.count > 0) say("{} row(s) of peak memory beyond 10 %\n", s.memory_beyond_tenth);
   for (const auto& [what, groups] : s.groups) print_group("step time by " + what, groups);
   print_group("leave one out: a source priced without its own constant", s.leave_one_out);
 }
@@ -137,7 +135,7 @@ void print_fit(const std::vector<PricedRow>& rows) {
          fmt::format("{}: {}, {} devices, {} {}", row, r.model, r.gpus.value_or(0),
                      r.measured_value.value_or(0), r.unit)});
   }
-  if (!table.rows.empty()) fmt::print("{}\n", report::to_text(table));
+  if (!table.rows.empty()) say("{}\n", Lines{report::to_text(table)});
 }
 
 int run_validate(const ValidateFlags& flags) {
@@ -153,14 +151,13 @@ int run_validate(const ValidateFlags& flags) {
   if (flags.json) {
     Json json{{"rows", Json::array()}, {"summary", validate::to_json(summary)}};
     for (const PricedRow& p : priced) json["rows"].push_back(validate::to_json(p));
-    std::cout << json.dump(2) << "\n";
+    say_json(json);
     return 0;
   }
   if (flags.rows) print_rows(priced);
   if (flags.fit) print_fit(priced);
   print_left_out(priced);
-  fmt::print(
-      "{} of {} rows priced ({} of {} of grade A and A-); {} that a constant was fitted to "
+  say("{} of {} rows priced ({} of {} of grade A and A-); {} that a constant was fitted to "
       "are not in the statistics\n",
       summary.num_priced, summary.num_rows, summary.num_grade_a_priced, summary.num_grade_a,
       summary.num_calibration);

@@ -1,4 +1,4 @@
-#include <fmt/format.h>
+#include <piper/base/cause.h>
 #include <piper/comm/descriptors.h>
 #include <sys/resource.h>
 
@@ -22,17 +22,9 @@ bool is_descriptor_shortage(int error) {
 }
 
 std::string descriptor_shortage(int error) {
-  const std::string cause = std::generic_category().message(error);
-  if (error == EMFILE) {
-    rlimit limit{};
-    getrlimit(RLIMIT_NOFILE, &limit);
-    return fmt::format("{}: this process may have {}; raise that with `ulimit -n`", cause,
-                       limit.rlim_cur);
-  }
-  if (error == ENFILE) return cause + ": raise the machine's limit, fs.file-max (sysctl)";
   if (error == ENOBUFS || error == ENOMEM)
-    return cause + ": the machine has no memory for a socket";
-  return cause;
+    return std::generic_category().message(error) + ": the machine has no memory for a socket";
+  return cause_of(error);
 }
 
 }  // namespace piper::comm

@@ -127,6 +127,28 @@ TEST_CASE("where no launcher tells a secret, processes of one host share a rando
     if (made) fs::remove(made->file);
 }
 
+TEST_CASE("the file of a run that was killed is no secret of the next, and is removed") {
+  namespace fs = std::filesystem;
+  const std::string run = "launch_test " + random_secret();
+  auto killed = local_secret(run), of_another = local_secret(run + " 2");
+  REQUIRE((killed && of_another));
+  const fs::path left = of_another->file;
+  const std::string stale = killed->text;
+  {
+    const auto peer = local_secret(run);  // while one process holds it, it is the run's
+    REQUIRE(peer);
+    CHECK(peer->text == stale);
+  }
+  of_another.reset();  // as a process that is killed
+  killed.reset();
+  CHECK(fs::exists(left));
+  const auto next = local_secret(run);
+  REQUIRE(next);
+  CHECK(next->text != stale);
+  CHECK_FALSE(fs::exists(left));
+  fs::remove(next->file);
+}
+
 TEST_CASE("a single process needs no launcher") {
   CHECK_FALSE(launch_of({}).has_value());
   CHECK_FALSE(launch_of({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}));

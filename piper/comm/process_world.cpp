@@ -56,12 +56,12 @@ class Activities {
 };
 
 // Of a run whose launcher tells no secret: a random one where all are on one host, else a warning.
-std::filesystem::path improve_secret(Launch& launch) {
+std::optional<LocalSecret> improve_secret(Launch& launch) {
   if (!launch.secret_can_be_guessed) return {};
-  const auto local = launch.one_host ? local_secret(launch.secret) : std::nullopt;
+  auto local = launch.one_host ? local_secret(launch.secret) : std::nullopt;
   if (local) {
     launch.secret = local->text;
-    return local->file;
+    return local;
   }
   if (launch.process == 0)
     fmt::print(stderr,
@@ -82,7 +82,7 @@ class ProcessState {
                   {.failed = [this](const Failure& failure) { tell(failure); },
                    .lost = [this](int64_t process,
                                   const std::string& why) { control_->suspect(process, why); }}) {
-    const std::filesystem::path secret_file = improve_secret(launch);
+    const std::optional<LocalSecret> secret = improve_secret(launch);
     if (launch.launcher == Launcher::kOpenMpi || launch.launcher == Launcher::kMpich) {
       std::unique_ptr<MpiWire> wire = open_mpi_wire(launch, options.control);
       mpi_ = wire.get();
@@ -94,7 +94,8 @@ class ProcessState {
       protocol_.attach(*wire_);
       control_->share("start of messages", "");
       std::error_code ignored;
-      if (launch.process == 0) std::filesystem::remove(secret_file, ignored);  // all have read it
+      if (launch.process == 0 && secret)  // all have read it
+        std::filesystem::remove(secret->file, ignored);
       control_->stop_admitting();
       wire_->start(protocol_);
     } catch (const std::exception& error) {

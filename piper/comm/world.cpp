@@ -1,4 +1,5 @@
 #include <fmt/core.h>
+#include <piper/base/cause.h>
 #include <piper/base/error.h>
 #include <piper/comm/local_state.h>
 #include <piper/comm/world.h>
@@ -43,8 +44,9 @@ void run_ranks(World& world, const std::function<void(Transport&)>& body) {
       threads.emplace_back([&, r] { run_rank(std::move(endpoints[r]), body, errors[r]); });
   } catch (const std::system_error& error) {  // no further thread
     const size_t r = threads.size();
-    errors[r] = std::current_exception();
-    endpoints[r]->fail(fmt::format("its thread cannot start: {}", error.what()));
+    errors[r] = std::make_exception_ptr(IoError(fmt::format(
+        "rank {}: its thread cannot start: {}", ranks[r].value, cause_of(error.code().value()))));
+    endpoints[r]->fail("its thread cannot start: " + cause_of(error.code().value()));
   }
   for (std::thread& thread : threads) thread.join();
 

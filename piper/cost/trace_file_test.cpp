@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
 #include <piper/cost/trace_file.h>
+#include <tests/test_peak_memory.h>
 #include <zlib.h>
 
 #include <functional>
@@ -55,6 +56,23 @@ TEST_CASE("gzip that is cut off, damaged or too long ends in one line that says 
   CHECK(refused_bytes(bytes + "no gzip").find("t.gz: gzip that is damaged") == 0);
   CHECK(refused_bytes(bytes, 999'999).find("allowed: up to that") != std::string::npos);
   CHECK(refused_bytes(bytes, 1'000'000).empty());
+}
+
+TEST_CASE("a compressed trace takes no memory beside its text, one that is refused none") {
+  constexpr int64_t kLength = int64_t{192} << 20, kBeside = int64_t{64} << 10;  // KiB
+  const std::string bytes = gzipped(std::string(static_cast<size_t>(kLength), ' '));
+  const auto peak_of = [&](int64_t most_bytes) {
+    piper::testing::reset_peak();
+    const int64_t before = piper::testing::peak_kib();
+    try {
+      CHECK(std::ssize(gunzipped(bytes, "t.gz", most_bytes)) == kLength);
+    } catch (const InvalidInput&) {
+    }
+    return piper::testing::peak_kib() - before;
+  };
+  if (piper::testing::kSanitized) return;
+  CHECK(peak_of(kLength - 1) < kBeside);
+  CHECK(peak_of(kLength) < kLength / 1024 + kBeside);
 }
 
 }  // namespace piper::cost

@@ -242,6 +242,24 @@ TEST_CASE("Megatron-LM: DeepSeek-V3's attention, routing and first layers") {
   CHECK(says(exported.differs, "experimental"));
 }
 
+TEST_CASE("a name with lines of its own is no command of a script that runs") {
+  const model::Model model = model::load_model("mixtral-8x7b");
+  Strategy s = example(model, {.pp = 1, .ep = 8, .dp = 8});
+  s.model = "m\nrm -rf x\n#";
+  s.cluster = "c\rrm -rf y\x1b[2J";
+  model::Model named = model;
+  named.name = s.model;
+  for (const Trainer trainer : kTrainers) {
+    const Exported exported = export_strategy(trainer, named, s);
+    CAPTURE(std::string(traits(trainer).name));
+    std::istringstream lines(exported.text);
+    for (std::string line; std::getline(lines, line);) {
+      CHECK_FALSE(line.starts_with("rm "));
+      CHECK(line.find_first_of("\r\x1b") == std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("what a trainer cannot run is said, with the nearest, and nothing is written") {
   const model::Model moe = model::load_model("mixtral-8x7b");
   Strategy s = example(moe, {.pp = 4, .ep = 2, .dp = 4});

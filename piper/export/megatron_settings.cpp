@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <piper/base/printable.h>
 #include <piper/export/megatron_settings.h>
 
 #include <algorithm>
@@ -566,8 +567,8 @@ std::string pipeline_layout(const Model& model, const Strategy& s) {
 }
 
 std::string what_of(const Job& job) {
-  return fmt::format("{} on {} devices{}", job.model.name, job.strategy.mesh.world(),
-                     job.machine != nullptr ? " of " + job.machine->name : "");
+  return shown_line(fmt::format("{} on {} devices{}", job.model.name, job.strategy.mesh.world(),
+                                job.machine != nullptr ? " of " + job.machine->name : ""));
 }
 
 }  // namespace piper::exporting

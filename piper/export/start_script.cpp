@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/printable.h>
 #include <piper/export/start_script.h>
 
 #include <algorithm>
@@ -20,13 +21,14 @@ Hosts hosts_of(const strategy::Strategy& strategy, const cluster::Cluster* machi
 std::string text_of(const StartScript& script, const strategy::Strategy& strategy,
                     const cluster::Cluster* machine) {
   const Hosts hosts = hosts_of(strategy, machine);
-  const std::string& on = machine != nullptr ? machine->name : strategy.cluster;
+  // A name may hold anything: behind '#' it must stay in its line.
+  const std::string on = shown_line(machine != nullptr ? machine->name : strategy.cluster);
   const bool several = hosts.num_hosts > 1;
   std::string text = fmt::format(
       "#!/usr/bin/env bash\n"
       "# {} on {} devices ({} x {}{}), for {}.\n"
       "# Written by piper export.{}\n",
-      strategy.model, strategy.mesh.world(), hosts.num_hosts, hosts.ranks_per_host,
+      shown_line(strategy.model), strategy.mesh.world(), hosts.num_hosts, hosts.ranks_per_host,
       on.empty() ? "" : ", " + on, script.software,
       several ? " Run it on every host, or under Slurm once, in an allocation:" : "");
   if (several)
@@ -35,7 +37,7 @@ std::string text_of(const StartScript& script, const strategy::Strategy& strateg
         "#   srun --nodes={} --ntasks-per-node=1 bash -c 'NODE_RANK=$SLURM_NODEID bash "
         "THIS_FILE'\n",
         hosts.num_hosts);
-  for (const std::string& remark : script.remarks) text += "# " + remark + "\n";
+  for (const std::string& remark : script.remarks) text += "# " + shown_line(remark) + "\n";
   text += "set -euo pipefail\n\n# To fill in, here or in the environment.\n";
   for (const FillIn& s : script.settings)
     text += s.value.empty() ? fmt::format(": \"${{{}:?{}}}\"\n", s.name, s.meaning)

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <piper/base/cause.h>
 #include <piper/base/error.h>
 #include <piper/base/units.h>
 #include <piper/files/file_writer.h>
@@ -15,6 +16,10 @@ namespace piper::files {
 namespace {
 
 std::string full_disk(const std::filesystem::path& folder, int64_t needed, int64_t free) {
+  struct statvfs about {};
+  if (::statvfs(folder.c_str(), &about) == 0 && about.f_files > 0 && about.f_favail == 0)
+    return fmt::format("{}: no inode is left: all {} of its file system are taken (df -i)",
+                       folder.string(), about.f_files);
   return fmt::format("{}: the disk is full: {} ({} bytes) are needed, {} ({} bytes) are free",
                      folder.string(), format_bytes(static_cast<double>(needed)), needed,
                      format_bytes(static_cast<double>(free)), free);
@@ -40,7 +45,7 @@ void FileWriter::fail(const char* what) const {
   if (cause == ENOSPC || cause == EDQUOT)
     throw IoError(full_disk(path_.parent_path(), std::max<int64_t>(expected_bytes_ - bytes_, 1),
                             disk_.free_bytes(path_.parent_path())));
-  throw IoError(fmt::format("{}: cannot be {}: {}", path_.string(), what, std::strerror(cause)));
+  throw IoError(fmt::format("{}: cannot be {}: {}", path_.string(), what, cause_of(cause)));
 }
 
 void FileWriter::write(const void* bytes, int64_t size) {

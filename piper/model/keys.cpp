@@ -86,9 +86,9 @@ void Keys::take_back_default(Spellings names) {
 
 const char* Keys::default_name(Spellings names) const {
   if (!defaults_) return nullptr;
-  for (const Json* object : objects_)
+  for (const ObjectReader& scope : scopes_)
     for (const char* name : names)
-      if (object->contains(name)) return nullptr;
+      if (scope.value_of(name) != nullptr) return nullptr;
   return present(*defaults_, names);
 }
 
@@ -118,7 +118,7 @@ Keys::Found Keys::find(Spellings names) {
         continue;  // DBRX repeats it in its parts
       scopes_[i].ignore(name);
       if (!scopes_[i].has(name)) continue;
-      const Json& other = objects_[i]->at(name);
+      const Json& other = *scopes_[i].value_of(name);
       if (value == nullptr) {
         found = {&scopes_[i], name};
         value = &other;
@@ -245,10 +245,10 @@ bool Keys::sound(Spellings names, int64_t min, int64_t max) const {
   const auto within = [&](const Json& value) {
     return value.is_number_integer() && value.get<int64_t>() >= min && value.get<int64_t>() <= max;
   };
-  for (size_t i = 0; i < scopes_.size(); ++i) {
-    const char* name = present(scopes_[i], names);
+  for (const ObjectReader& scope : scopes_) {
+    const char* name = present(scope, names);
     if (name == nullptr) continue;
-    const Json& value = objects_[i]->at(name);
+    const Json& value = *scope.value_of(name);
     return value.is_array() ? std::all_of(value.begin(), value.end(), within) : within(value);
   }
   const char* name = default_name(names);
@@ -256,8 +256,8 @@ bool Keys::sound(Spellings names, int64_t min, int64_t max) const {
 }
 
 const Json* Keys::given(Spellings names) const {
-  for (size_t i = 0; i < scopes_.size(); ++i)
-    if (const char* name = present(scopes_[i], names)) return &objects_[i]->at(name);
+  for (const ObjectReader& scope : scopes_)
+    if (const char* name = present(scope, names)) return scope.value_of(name);
   return nullptr;
 }
 
@@ -308,12 +308,12 @@ std::vector<Keys::Unread> Keys::entries() const {
 
 std::vector<Keys::Unread> Keys::unread() const {
   std::vector<Unread> out;
-  for (size_t i = 0; i < scopes_.size(); ++i)
-    for (const std::string& key : scopes_[i].unread())
-      out.push_back({scopes_[i].path(key), key, &objects_[i]->at(key), false});
+  for (const ObjectReader& scope : scopes_)
+    for (const std::string& key : scope.unread())
+      out.push_back({scope.path(key), key, scope.value_of(key), false});
   if (wrapper_)
     for (const std::string& key : wrapper_->unread())
-      out.push_back({wrapper_->path(key), key, &wrapper_object_->at(key), true});
+      out.push_back({wrapper_->path(key), key, wrapper_->value_of(key), true});
   return out;
 }
 

@@ -104,7 +104,11 @@ class Contradiction {
         fmt::format("no strategy {}of {} on {} devices with {} sequences a step",
                     r_.has_exact_costs() ? "that this Piper trains " : "", r_.model->name,
                     r_.num_devices, r_.global_batch_sequences);
-    if (set.empty()) return where + " divides; change --devices or --global-batch";
+    if (set.empty())
+      return fmt::format("{} divides{}; change --devices or --global-batch", where,
+                         r_.global_batch_sequences / r_.num_devices > strategy::kMaxCount
+                             ? fmt::format(" into {} micro-batches or fewer", strategy::kMaxCount)
+                             : "");
     if (changes.empty())
       return fmt::format("{} leaves {}; change --devices or --global-batch",
                          fmt::join(named, " with "), where);
@@ -139,8 +143,8 @@ class Contradiction {
       return upto(1, kMostChunks);
     if (count.value == &FixedAxes::micro_batch_sequences ||
         count.value == &FixedAxes::num_micro_batches)
-      return divisors(r_.global_batch_sequences);
-    return divisors(r_.num_devices);
+      return strategy::divisors(r_.global_batch_sequences);
+    return strategy::divisors(r_.num_devices);
   }
 
   // The nearest below and above.

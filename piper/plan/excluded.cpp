@@ -29,7 +29,7 @@ class Exclusions {
  public:
   explicit Exclusions(const Request& request)
       : r_(request), degrees_(expert_degrees(*request.model)) {
-    for (const int64_t pp : divisors(r_.num_devices))
+    for (const int64_t pp : strategy::divisors(r_.num_devices))
       if (pp <= layers() && wanted(r_.fixed.pp, pp)) depths_.push_back(pp);
   }
 
@@ -56,7 +56,7 @@ class Exclusions {
     std::vector<int64_t> odd, deep;
     for (int64_t pp = 2; pp <= std::min(layers(), n); ++pp)
       if (n % pp != 0) odd.push_back(pp);
-    for (const int64_t pp : divisors(n))
+    for (const int64_t pp : strategy::divisors(n))
       if (pp > layers()) deep.push_back(pp);
     if (!odd.empty())
       add(fmt::format("pp {}", list(odd)), fmt::format("does not divide {} devices", n), "eq. 7",
@@ -83,7 +83,7 @@ class Exclusions {
   void add_expert_degrees() {
     const int64_t experts = r_.model->num_experts();
     std::vector<int64_t> many;
-    for (const int64_t ep : divisors(r_.num_devices)) {
+    for (const int64_t ep : strategy::divisors(r_.num_devices)) {
       const bool fits_a_stage =
           std::ranges::any_of(depths_, [&](int64_t pp) { return r_.num_devices / pp % ep == 0; });
       if (ep == 1 || !fits_a_stage || std::ranges::binary_search(degrees_, ep)) continue;

@@ -61,9 +61,10 @@ double least_state_bytes(const Request& r) {
   try {
     refuse_contradictions(request, shapes_of(request));
   } catch (const InvalidInput& error) {
-    throw InvalidInput(fmt::format("{}; {} numbers of devices were tried, {} to {}", error.what(),
-                                   refused.size(), std::ranges::min(refused),
-                                   std::ranges::max(refused)));
+    std::vector<std::string> problems = error.problems();
+    problems.back() += fmt::format("; {} numbers of devices were tried, {} to {}", refused.size(),
+                                   std::ranges::min(refused), std::ranges::max(refused));
+    throw InvalidInput(problems);
   }
   throw InvalidInput("no strategy is left by what is fixed");
 }

@@ -43,14 +43,14 @@ class Shapes {
   std::vector<Shape> run() {
     const model::Model& m = *r_.model;
     const std::vector<int64_t> degrees = expert_degrees(m);
-    for (const int64_t tp : divisors(r_.num_devices)) {
+    for (const int64_t tp : strategy::divisors(r_.num_devices)) {
       if (tp > kMostTensor || !divides_heads(tp) || !wanted(r_.fixed.tp, tp)) continue;
       if (!r_.fixed.tp && tp > r_.cluster->devices_per_node()) continue;
-      for (const int64_t cp : divisors(r_.num_devices / tp)) {
+      for (const int64_t cp : strategy::divisors(r_.num_devices / tp)) {
         if (cp > kMostContext || !wanted(r_.fixed.cp, cp)) continue;
         if (cp > 1 && r_.fixed.capacity.pads) continue;
         if (cp > 1 && (r_.sequence % (2 * cp) != 0 || r_.sequence / cp < 512)) continue;
-        for (const int64_t pp : divisors(r_.num_devices / (tp * cp))) {
+        for (const int64_t pp : strategy::divisors(r_.num_devices / (tp * cp))) {
           if (pp > m.num_layers() || !wanted(r_.fixed.pp, pp)) continue;
           const int64_t dp = r_.num_devices / (tp * cp * pp);
           if (!wanted(r_.fixed.dp, dp) || r_.global_batch_sequences % dp != 0) continue;
@@ -112,10 +112,10 @@ class Shapes {
     const int64_t stage = shape.tp * shape.cp * shape.dp;
     const int64_t per_rank = r_.global_batch_sequences / shape.dp;
     const bool moe = r_.model->num_moe_layers() > 0;
-    for (shape.ep = 1; shape.ep <= stage; ++shape.ep) {
-      if (!std::ranges::binary_search(degrees, shape.ep) || stage % shape.ep != 0 ||
-          !wanted(r_.fixed.ep, shape.ep))
-        continue;
+    const std::vector<int64_t> micro_batches = strategy::divisors(per_rank);
+    for (const int64_t ep : degrees) {
+      shape.ep = ep;
+      if (stage % ep != 0 || !wanted(r_.fixed.ep, ep)) continue;
       for (shape.etp = 1; shape.etp <= (moe ? kMostExpertTensor : 1); shape.etp *= 2) {
         if (stage % (shape.ep * shape.etp) != 0 || !divides_experts(shape.etp) ||
             !wanted(r_.fixed.etp, shape.etp) || !r_.offers().has_expert_tensor(shape.etp, shape.tp))
@@ -124,9 +124,12 @@ class Shapes {
         const int64_t most = r_.fixed.num_micro_batches ? per_rank
                              : r_.has_exact_costs()     ? kMostMicroBatchExact
                                                         : kMostMicroBatch;
-        for (shape.micro = 1; shape.micro <= std::min(per_rank, most); ++shape.micro) {
-          if (per_rank % shape.micro != 0 || !wanted(r_.fixed.micro_batch_sequences, shape.micro) ||
-              !wanted(r_.fixed.num_micro_batches, per_rank / shape.micro))
+        for (const int64_t micro : micro_batches) {
+          shape.micro = micro;
+          const int64_t num = per_rank / micro;
+          if (micro > most || num > strategy::kMaxCount ||
+              !wanted(r_.fixed.micro_batch_sequences, micro) ||
+              !wanted(r_.fixed.num_micro_batches, num))
             continue;
           for (const bool sp : {false, true})
             if (wanted(r_.fixed.sequence_parallel, sp) && tries_tokens(shape, sp)) {
@@ -230,22 +233,11 @@ Strategy with_shape(const Request& r, const Shape& s) {
           .context_exchange = keys};
 }
 
-std::vector<int64_t> divisors(int64_t n) {
-  std::vector<int64_t> low, high;
-  for (int64_t d = 1; d * d <= n; ++d)
-    if (n % d == 0) {
-      low.push_back(d);
-      if (d != n / d) high.push_back(n / d);
-    }
-  low.insert(low.end(), high.rbegin(), high.rend());
-  return low;
-}
-
 std::vector<int64_t> expert_degrees(const model::Model& model) {
   int64_t common = 0;
   for (const model::Layer& layer : model.layers)
     common = std::gcd(common, layer.feed_forward.num_experts);
-  return common == 0 ? std::vector<int64_t>{1} : divisors(common);
+  return common == 0 ? std::vector<int64_t>{1} : strategy::divisors(common);
 }
 
 int64_t fast_domain(const cluster::Cluster& cluster) {

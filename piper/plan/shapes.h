@@ -43,9 +43,6 @@ bool tries_placement(const Request& r, const strategy::Strategy& s, strategy::Pl
 // The mesh and the batch of a shape.
 strategy::Strategy with_shape(const Request& r, const Shape& shape);
 
-// Divisors of n, ascending.
-std::vector<int64_t> divisors(int64_t n);
-
 // Expert degrees that divide the experts of every mixture layer, ascending; {1} for a dense model.
 std::vector<int64_t> expert_degrees(const model::Model& model);
 

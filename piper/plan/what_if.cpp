@@ -31,11 +31,17 @@ double number(const std::string& change, const std::string& text, std::string& r
   return value;
 }
 
+// Rates and latencies of a description lie within 18 orders of magnitude. With six more on either
+// side no price is zero or beyond what a double holds.
+constexpr double kLeastFactor = 1e-6, kMostFactor = 1e6;
+
 double factor(const std::string& change, const std::string& how) {
   std::string rest;
   if (how.empty() || how[0] != 'x') refuse(change, "a factor, as in x2 or x0.5");
   const double value = number(change, how.substr(1), rest);
   if (!rest.empty()) refuse(change, "a factor, as in x2 or x0.5");
+  if (value < kLeastFactor || value > kMostFactor)
+    refuse(change, fmt::format("a factor from {} to {}", kLeastFactor, kMostFactor));
   return value;
 }
 

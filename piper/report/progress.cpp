@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/printable.h>
 #include <piper/base/units.h>
 #include <piper/report/progress.h>
 #include <piper/report/table.h>
@@ -49,6 +50,7 @@ std::string progress_line(const ProgressState& state, int width) {
     line += ", " + format_seconds(state.elapsed_seconds * (1 - share) / share) + " left";
   }
   if (!state.note.empty()) line += "  " + state.note;
+  line = shown_line(line);
   return width > 0 ? cut_to_width(line, width) : line;
 }
 
@@ -98,8 +100,8 @@ void Progress::note(std::string note) {
 void Progress::print(std::string_view line) {
   const std::lock_guard lock(mutex_);
   if (drawn_) options_.write("\r\x1b[K");
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fputc('\n', stdout);
+  const std::string shown = shown_line(line) + "\n";
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
   std::fflush(stdout);
   if (drawn_) redraw(false);
 }

@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/base/printable.h>
 #include <piper/report/table.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -67,14 +68,6 @@ bool in(uint32_t code, std::span<const CodeRange> ranges) {
 }
 
 int width_of(uint32_t code) { return in(code, kCombining) ? 0 : in(code, kWide) ? 2 : 1; }
-
-std::string printable_cell(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
-  }
-  return result;
-}
 
 // The table's cells as they will be shown, before cutting; the header is a row of its own.
 struct Layout {
@@ -192,14 +185,14 @@ class Shrinking {
 Layout lay_out(const Table& table) {
   Layout layout;
   layout.widths.assign(table.columns.size(), 0);
-  for (const Column& column : table.columns) layout.header.push_back(printable_cell(column.header));
+  for (const Column& column : table.columns) layout.header.push_back(shown_line(column.header));
   widen(layout, layout.header);
   for (const auto& row : table.rows) {
     PIPER_CHECK(row.size() <= table.columns.size(), "a row has more cells than the table columns");
     std::vector<std::string> cells;
     for (const std::string& cell : row) {
       const Column& column = table.columns[cells.size()];
-      cells.push_back(printable_cell(cell));
+      cells.push_back(shown_line(cell));
       if (column.align == Align::kLeft && column.max_width > 0)
         cells.back() = cut_to_width(cells.back(), column.max_width);
     }

@@ -30,13 +30,6 @@ struct Found {
   }
 };
 
-std::vector<int64_t> divisors(int64_t number) {
-  std::vector<int64_t> found;
-  for (int64_t d = 1; d <= number; ++d)
-    if (number % d == 0) found.push_back(d);
-  return found;
-}
-
 std::string list_divisors(int64_t number) {
   const std::vector<int64_t> all = divisors(number);
   if (all.size() <= 16) return fmt::format("{}", fmt::join(all, ", "));
@@ -562,6 +555,17 @@ std::vector<Contradiction> contradictions(const Strategy& s, const model::Model&
     found.add("mtp_depth", fmt::format("is {}; allowed: {}, the modules of {}", s.mtp_depth,
                                        model.mtp_depth, model.name));
   return found.list;
+}
+
+std::vector<int64_t> divisors(int64_t number) {
+  std::vector<int64_t> found, above;
+  for (int64_t d = 1; d <= number / d; ++d)
+    if (number % d == 0) {
+      found.push_back(d);
+      if (d != number / d) above.push_back(number / d);
+    }
+  found.insert(found.end(), above.rbegin(), above.rend());
+  return found;
 }
 
 }  // namespace piper::strategy

@@ -532,6 +532,9 @@ std::vector<Contradiction> contradictions(const Strategy& strategy, const model:
 std::vector<Contradiction> contradictions(const Strategy& strategy, NameOfKey name_of = quoted);
 std::vector<std::string> texts_of(const std::vector<Contradiction>& contradictions);
 
+// Those of a number from 1 on, ascending. Time grows with its square root.
+std::vector<int64_t> divisors(int64_t number);
+
 // As files and flags have it.
 template <HasTraits Enum>
 constexpr const char* name(Enum value) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <sstream>
 
 namespace piper::train {
 namespace {
@@ -38,6 +39,13 @@ void require_same(const std::string& what, const std::vector<std::string>& texts
                                      what, texts[p], texts[0]));
 }
 
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
 }  // namespace
 
 std::vector<std::string> on_all_processes(comm::World& world, const std::string& what,
@@ -64,7 +72,7 @@ std::vector<std::string> on_all_processes(comm::World& world, const std::string&
   for (size_t p = 0; p < told.size(); ++p) {
     if (told[p].starts_with(kDone)) continue;
     const std::string text = fmt::format("process {}: {}", p, told[p].substr(1));
-    if (told[p].starts_with(kInvalid)) throw InvalidInput(text);
+    if (told[p].starts_with(kInvalid)) throw InvalidInput(lines_of(text));
     throw CommError(text);
   }
   for (std::string& text : told) text.erase(0, 1);

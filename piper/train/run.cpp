@@ -560,7 +560,7 @@ RunResult Run::finish_without_steps(RunResult result) {
   carry_over(result);
   const std::filesystem::path comparison = request_.folder / report::kComparisonFile;
   if (!std::filesystem::exists(comparison))
-    write_json_file(comparison, report::to_json(result.comparison));
+    files::write_json_file(comparison, report::to_json(result.comparison));
   export_.write();
   return result;
 }

@@ -5,12 +5,12 @@
 #include <piper/base/json.h>
 #include <piper/base/units.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/cli/strategy_flags.h>
 #include <piper/cost/estimator.h>
 #include <studies/paper/piper.h>
 
 #include <algorithm>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -94,17 +94,18 @@ int run_estimate(const EstimateFlags& flags) {
           {"alpha", form.alpha},
           {"unknown_degrees", unknown}}},
         {"predicted", {{"peak_bytes", estimate.peak_bytes}, {"stage", estimate.fullest_stage}}}};
-    std::cout << json.dump(2) << "\n";
+    say_json(json);
     return 0;
   }
-  fmt::print("{} on {}\npaper, as printed: stage 0 {} ({}, alpha {:.2f})", priced.model.name,
-             priced.cluster.name, format_bytes(form.memory_bytes), memory_equation(s), form.alpha);
+  say("{} on {}\npaper, as printed: stage 0 {} ({}, alpha {:.2f})", priced.model.name,
+      priced.cluster.name, format_bytes(form.memory_bytes), memory_equation(s), form.alpha);
   if (form.all_to_all_seconds > 0)
-    fmt::print(", exchange of a layer's forward at least {} (eq. 6)",
-               format_seconds(form.all_to_all_seconds));
-  fmt::print("\npredicted for {}: stage {} {} (see piper estimate)\n", trainer.name,
-             estimate.fullest_stage, format_bytes(estimate.peak_bytes));
-  if (!unknown.empty()) fmt::print("the equations do not know {}\n", fmt::join(unknown, ", "));
+    say(", exchange of a layer's forward at least {} (eq. 6)",
+        format_seconds(form.all_to_all_seconds));
+  say("\npredicted for {}: stage {} {} (see piper estimate)\n", trainer.name,
+      estimate.fullest_stage, format_bytes(estimate.peak_bytes));
+  if (!unknown.empty())
+    say("the equations do not know {}\n", fmt::format("{}", fmt::join(unknown, ", ")));
   return 0;
 }
 

@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/cli/command.h>
+#include <piper/cli/console.h>
 #include <piper/report/table.h>
 #include <studies/phases.h>
 
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,7 +19,7 @@ int run_phases(const std::string& file, bool json) {
   const PhaseRun run = load_phase_run(file.empty() ? builtin_phase_runs().front() : file);
   const std::vector<PricedPhase> phases = price_phases(run);
   if (json) {
-    std::cout << to_json(run, phases).dump(2) << "\n";
+    say_json(to_json(run, phases));
     return 0;
   }
   report::Table table;
@@ -35,11 +35,11 @@ int run_phases(const std::string& file, bool json) {
                           fmt::format("{:+.1f} %", 100 * p.error()),
                           fmt::format("{:.0f} %", 100 * p.phase.limit),
                           p.holds() ? "holds" : "miss"});
-  fmt::print("{}: {}\n\n{}\n", run.name, run.description, report::to_text(table));
+  say("{}: {}\n\n{}\n", run.name, run.description, Lines{report::to_text(table)});
   for (const PricedPhase& p : phases)
-    if (!p.holds()) fmt::print("miss: {}: {}\n", p.phase.name, p.phase.cause);
-  for (const std::string& a : run.assumptions) fmt::print("assumed: {}\n", a);
-  fmt::print("source: {}\n", run.source);
+    if (!p.holds()) say("miss: {}: {}\n", p.phase.name, p.phase.cause);
+  for (const std::string& a : run.assumptions) say("assumed: {}\n", a);
+  say("source: {}\n", run.source);
   return 0;
 }
 

@@ -23,7 +23,8 @@ struct ListFacts {
   double held = 0;
 };
 
-// What a rank does from the first action on that completes a chunk's gradients.
+// What a rank does from the first action on that completes a chunk's gradients. The numbers of its
+// micro-batches are those of a list with fewer of them, where there are many.
 struct TailAction {
   schedule::Action action;
   bool completes = false;  // its chunk's gradients
@@ -34,7 +35,7 @@ using Tail = std::vector<TailAction>;
 bool keeps_recomputed(const strategy::Strategy& strategy);
 
 // Keeps what it was asked for: references stay valid, but those of tail() only until its next call.
-// Not thread-safe.
+// Not thread-safe. Time and memory do not grow with the number of micro-batches.
 class ScheduleFacts {
  public:
   // By rank of the pipeline, of so many micro-batches.
