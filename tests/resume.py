@@ -74,7 +74,7 @@ def same_libraries(root):
     train(stopped, "--resume", cluster=libtorch)
     for run, word in ((whole, "oooooooo"), (stopped, "oooooooo"), (other, "tttttttt")):
         manifest = json.loads((run / "checkpoints/step-00000008/manifest.json").read_text())
-        assert manifest["state"]["extra"] == {"product_libraries": " ".join([word] * 3)}, manifest["state"]
+        assert manifest["state"]["extra"]["product_libraries"] == " ".join([word] * 3), manifest["state"]
     assert hashes(whole) != hashes(other), "two libraries gave the same bits: the comparison sees nothing"
     assert hashes(stopped) == hashes(whole), "a resumed run changed its libraries of products"
 

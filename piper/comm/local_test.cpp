@@ -307,9 +307,10 @@ TEST_CASE(
   CHECK(seconds_of([&] { CHECK_THROWS_AS(run(), InvalidInput); }) < 20);
   for (const int r : {0, 1, 2, 4}) {
     CAPTURE(heard[r]);
-    CHECK(contains(heard[r],
-                   "'B2 receive' from rank 3, 16 bytes: rank 3 failed: the data ends in the middle "
-                   "of a batch"));
+    CHECK(
+        contains(heard[r],
+                 "'B2 receive' from rank 3, 16 bytes: rank 3 failed: wrong input: the data ends in "
+                 "the middle of a batch"));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <piper/base/error.h>
 #include <piper/comm/local_state.h>
 #include <piper/comm/world.h>
+#include <piper/comm/wrong_input.h>
 
 #include <exception>
 #include <system_error>
@@ -16,6 +17,9 @@ void run_rank(std::unique_ptr<Transport> transport, const std::function<void(Tra
               std::exception_ptr& error) {
   try {
     body(*transport);
+  } catch (const InvalidInput& thrown) {
+    error = std::current_exception();
+    transport->fail(std::string(kWrongInput) + thrown.what());
   } catch (const std::exception& thrown) {
     error = std::current_exception();
     transport->fail(thrown.what());
@@ -57,7 +61,10 @@ void run_ranks(World& world, const std::function<void(Transport&)>& body) {
     if (errors[r]) std::rethrow_exception(errors[r]);
     throw CommError(fmt::format("rank {}: {}", failed.value, world.failure_reason()));
   }
-  throw CommError(internal::sentence({failed, world.failure_reason()}));
+  const std::string reason = world.failure_reason();
+  const std::string text = internal::sentence({failed, reason});
+  if (reason.starts_with(kWrongInput)) throw InvalidInput(text);
+  throw CommError(text);
 }
 
 }  // namespace piper::comm

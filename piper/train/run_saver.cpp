@@ -4,6 +4,7 @@
 #include <piper/base/units.h>
 #include <piper/checkpoint/checkpoint_state.h>
 #include <piper/checkpoint/tensor_check.h>
+#include <piper/comm/wrong_input.h>
 #include <piper/cost/rank_parameters.h>
 #include <piper/executor/clock.h>
 #include <piper/model/count.h>
@@ -55,7 +56,7 @@ bool agree_finite(const RunContext& run, const std::vector<nn::NamedTensor>& ten
   const std::string what = fmt::format(
       "{}, and the run ends: rank {}'s {} holds infinities or NaN (so do {} other ranks)", refused,
       first, names[first], std::ranges::count(bad, 1) - 1);
-  transport.fail(what);
+  transport.fail(std::string(comm::kWrongInput) + what);
   throw InvalidInput(what + "; " + advice);
 }
 

@@ -21,8 +21,11 @@ void WeightExport::add(RankTrainer& trainer, comm::Transport& transport, int64_t
                     fmt::format("step {} is not exported", number),
                     fmt::format("{} is as it was; lower --learning-rate, or look at the weights "
                                 "that the run began with",
-                                (run_.request.folder / "weights").string())))
+                                (run_.request.folder / "weights").string()))) {
+    // Rank 0 has failed; no operation would follow in which this rank hears of it.
+    barrier(transport, kGatherKeys + 11, run_.request.options.timeout_seconds);
     return;
+  }
   if (!run_.is_first()) {
     fs::create_directories(pieces);
     checkpoint::write_safetensors(pieces / checkpoint::shard_name(trainer.rank().value), mine);
