@@ -98,8 +98,18 @@ FEW_LAYERS = 8
 SMALL_HEADS = dict(num_attention_heads=8, num_key_value_heads=4)
 
 
+COUNTED = {}  # by config: another spelling of it, or a key that its default fills in, is the same model
+
+
 def count(config):
     """Parameters of the language model and, apart, of encoders beside it."""
+    key = type(config), config.to_json_string()
+    if key not in COUNTED:
+        COUNTED[key] = count_built(config)
+    return COUNTED[key]
+
+
+def count_built(config):
     kind = type(config).model_type  # the file's own may be another name of it
     auto = AutoModelForCausalLM if kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in WRAPPERS else AutoModelForImageTextToText
     with torch.device("meta"):
@@ -309,6 +319,7 @@ def main():
         before = len(cases.cases)
         group(cases)
         print(f"{group.__name__}: {len(cases.cases) - before} configs", flush=True)
+    count(small_config("mixtral", {}))  # what a first model imports, 10 s of processor time, is imported once
     fork = multiprocessing.get_context("fork")
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=fork) as pool:
         results = list(pool.map(judge, cases.cases, chunksize=4))
