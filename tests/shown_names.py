@@ -68,7 +68,7 @@ def trained(root, folder):
     if not pathlib.Path(PIPER).with_name("piper-train").exists():
         skip_case("training", "a build without libtorch")
         return
-    command = [part.replace(str(root), str(folder)) for part in train_command(root, folder / "run", (1, 2, 1), "--steps", "2")]
+    command = [part.replace(str(root), str(folder)) for part in train_command(root, folder / "run", (1, 2, 1), "--stop-after", "2")]
     run(*command[1:], code=0)
     for name in ("list", "verify"):
         run("checkpoint", name, str(folder / "run"))
