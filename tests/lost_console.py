@@ -165,7 +165,8 @@ def limit_of_time(root):
     limit = lambda: (resource.setrlimit(resource.RLIMIT_CPU, (1, 20)), resource.setrlimit(resource.RLIMIT_CORE, (0, 0)))
     code, text = run([PIPER, "plan", "--model", "deepseek-v3", "--cluster", "dgx-h100", "--devices", "1024"], subprocess.DEVNULL, preexec_fn=limit)
     assert code == -signal.SIGXCPU and "the limit of processor time" in text.splitlines()[-1], (code, text)
-    command = train_command(root, root / "run", MESH, "--steps", "100000")
+    command = train_command(root, root / "run", MESH)
+    command[command.index("--steps") + 1] = "100000"
     code, text = run(command, subprocess.DEVNULL, preexec_fn=limit)
     assert code == 3 and text.count("asked to stop") == 1 and files(root / "run", last_step(root / "run")), (code, text)
     shutil.rmtree(root / "run")

@@ -84,6 +84,26 @@ def check_export_of_a_file():
         assert "--model is missing" in piper("export", "--to", "megatron", code=2)
 
 
+def check_export_of_what_cannot_run():
+    """A plan that the trainer cannot run is a wrong question: exit code 2, and nothing on standard output but --json's answer."""
+    asked = ["export", "--to", "torchtitan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--ep", 8, "--dp", 8, "--capacity-factor", 1.25]
+    said = piper(*asked, code=2)
+    assert said and all(line.startswith("piper: ") for line in said.splitlines()), said
+    run = subprocess.run([PIPER, *map(str, asked), "--json"], capture_output=True, text=True)
+    assert run.returncode == 2 and json.loads(run.stdout)["cannot"], run
+
+
+def check_labels_of_memory():
+    """A component holds what its name says under every ZeRO: all that one divides is the optimizer, and what it divided is as much."""
+    memory = []
+    for zero in range(4):
+        asked = ["estimate", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--ep", 8, "--dp", 8, "--zero", zero, "--json"]
+        memory.append(json.loads(piper(*asked))["predicted"]["memory"])
+    states, optimizer = ([m[key] for m in memory] for key in ("weights_and_gradients_bytes", "optimizer_bytes"))
+    assert states[0] == states[1] > states[2] > states[3], states
+    assert optimizer[0] > optimizer[1] == optimizer[2] == optimizer[3], optimizer
+
+
 def check_schedule_of_mixtures():
     """A described machine is asked like a measured one: any schedule that this Piper runs, and no other trainer's."""
     ask = ["plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", 16, "--trainer", "piper"]
@@ -179,6 +199,8 @@ def main():
     check_capacity()
     check_ignored_keys()
     check_export_of_a_file()
+    check_export_of_what_cannot_run()
+    check_labels_of_memory()
     check_schedule_of_mixtures()
     check_memory_is_said()
     check_help_offers_what_works()

@@ -33,7 +33,7 @@ def run(command, limit=None, value=0, allowed=(0, 1), **more):
 def address_space(root):
     commands = [[PIPER, "model", "mixtral-8x7b"], [PIPER, "plan", "--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", "8", "--global-batch", "16"]]
     if CAN_TRAIN:
-        commands += [[PIPER, "train", "--help"], train_command(root, root / "run", (1, 2, 1), "--steps", "2", "--fresh"), [PIPER, "checkpoint", "list", str(root)]]
+        commands += [[PIPER, "train", "--help"], train_command(root, root / "run", (1, 2, 2), "--stop-after", "2", "--fresh"), [PIPER, "data", "--help"]]
     for command in commands:
         for mib in (20, 50, 100, 200, 300, 400, 420, 450, 500, 600, 700, 800, 1000):
             code, line = run(command, resource.RLIMIT_AS, mib * KIB * KIB)
@@ -45,13 +45,13 @@ def stacks(root):
     for kib in (64, 128, 256):
         run(plan, resource.RLIMIT_STACK, kib * KIB, allowed=(0,))
         if CAN_TRAIN:
-            run(train_command(root, root / f"stack-{kib}", (1, 2, 1), "--steps", "2"), resource.RLIMIT_STACK, kib * KIB, allowed=(0,))
+            run(train_command(root, root / f"stack-{kib}", (1, 2, 2), "--stop-after", "2"), resource.RLIMIT_STACK, kib * KIB, allowed=(0,))
 
 
 def descriptors(root):
     if not CAN_TRAIN:
         return
-    command = train_command(root, root / "few", (2, 1, 1), "--steps", "2", "--fresh")
+    command = train_command(root, root / "few", (2, 1, 1), "--stop-after", "2", "--fresh")
     for count in (6, 8, 10, 12):
         code, line = run([PIPER, "launch", "-n", "2", *command[1:]], resource.RLIMIT_NOFILE, count, allowed=(0, 1, 2))
         assert code == 0 or f"this process may have {count}" in line, (count, code, line)
@@ -67,7 +67,7 @@ def threads(root):
         skip_case("threads", "setpriv or piper-train is not there")
         return
     os.chmod(root, 0o777)
-    command = train_command(root, root / "threads", (1, 4, 2), "--steps", "2")
+    command = train_command(root, root / "threads", (1, 2, 4), "--stop-after", "2")
     done = subprocess.run([setpriv, "--reuid", "4211", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", *command], capture_output=True, text=True, timeout=120,
                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (4, 4)), env={**os.environ, "OMP_NUM_THREADS": "1"})
     if done.returncode == 0 or "ermission" in done.stderr:

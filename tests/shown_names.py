@@ -64,11 +64,11 @@ def commands(root, folder):
     yield ["map", "--cluster", str(cluster), "--models", str(model)], None
 
 
-def trained(root, folder):
+def trained(folder):
     if not pathlib.Path(PIPER).with_name("piper-train").exists():
         skip_case("training", "a build without libtorch")
         return
-    command = [part.replace(str(root), str(folder)) for part in train_command(root, folder / "run", (1, 2, 1), "--steps", "2")]
+    command = train_command(folder, folder / "run", (1, 2, 2), "--stop-after", "2")
     run(*command[1:], code=0)
     for name in ("list", "verify"):
         run("checkpoint", name, str(folder / "run"))
@@ -95,7 +95,7 @@ def main():
             count += 1
         shown = json.loads(run("cluster", str(folder / "cluster.json"), "--json", code=0).stdout)
         assert shown["name"] == AS_TEXT and shown["description"] == AS_TEXT, shown
-        trained(root, folder)
+        trained(folder)
         shutil.rmtree(WORK)
         print(f"{count} command lines with a name that steers a terminal: what is printed of it is one line of plain text")
 

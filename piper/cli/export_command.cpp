@@ -72,11 +72,11 @@ int run_export(const ExportFlags& flags) {
                   {"text", exported.text},
                   {"differs", exported.differs},
                   {"cannot", exported.cannot}});
-    return works ? 0 : 1;
+    return works ? 0 : 2;
   }
   for (const std::string& line : exported.cannot)
     say_error(fmt::format("{} cannot run this plan: {}", flags.to, line));
-  if (!works) return 1;
+  if (!works) return 2;
   if (flags.out.empty()) say("{}", Lines{exported.text});
   for (const std::string& line : exported.differs) say_aside("note: " + line);
   if (!flags.out.empty()) say("written: {}\n", flags.out);

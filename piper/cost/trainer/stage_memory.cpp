@@ -55,19 +55,26 @@ StageBytes stage_bytes(const TrainerContext& context, const Strategy& s, const S
   StageBytes b;
   const bool away = strategy::offloads_optimizer(s.offload);
   constexpr double kOptimizer = 12;  // master copy and two moments: what may live with the host
+  constexpr double kWeightsAndGradients = 6;
   const auto held = [&](double parameters, double replicas) {
     if (replicas <= 1) {
-      b.weights_and_gradients += parameters * std::min(trainer.state_alone, 6.0);
-      if (!away) b.optimizer += parameters * std::max(trainer.state_alone - 6.0, 0.0);
+      b.weights_and_gradients += parameters * std::min(trainer.state_alone, kWeightsAndGradients);
+      if (!away)
+        b.optimizer += parameters * std::max(trainer.state_alone - kWeightsAndGradients, 0.0);
       return;
     }
-    const double whole =
-        away ? std::max(bytes.replicated - kOptimizer, std::min(bytes.replicated, 6.0))
-             : bytes.replicated;
-    const double divided =
-        away && bytes.sharded >= kOptimizer ? bytes.sharded - kOptimizer : bytes.sharded;
-    b.weights_and_gradients += parameters * whole;
-    b.optimizer += parameters * divided / replicas;
+    const double whole = away ? std::max(bytes.replicated - kOptimizer,
+                                         std::min(bytes.replicated, kWeightsAndGradients))
+                              : bytes.replicated;
+    const bool leaves_rest = away && bytes.sharded >= kOptimizer;
+    const double divided = leaves_rest ? bytes.sharded - kOptimizer : bytes.sharded;
+    // What every replica holds is the optimizer's, too, where nothing is divided; what they divide
+    // is also of weights and gradients under ZeRO 2 and 3.
+    const double optimizer_whole = std::max(whole - kWeightsAndGradients, 0.0);
+    const double optimizer_divided = leaves_rest ? 0 : std::min(divided, kOptimizer);
+    b.weights_and_gradients += parameters * (whole - optimizer_whole) +
+                               parameters * (divided - optimizer_divided) / replicas;
+    b.optimizer += parameters * optimizer_whole + parameters * optimizer_divided / replicas;
   };
   held(sums.dense_parameters, dp);
   held(sums.expert_parameters, edp);
