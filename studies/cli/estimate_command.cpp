@@ -94,18 +94,18 @@ int run_estimate(const EstimateFlags& flags) {
           {"alpha", form.alpha},
           {"unknown_degrees", unknown}}},
         {"predicted", {{"peak_bytes", estimate.peak_bytes}, {"stage", estimate.fullest_stage}}}};
-    say_json(json);
+    cli::say_json(json);
     return 0;
   }
-  say("{} on {}\npaper, as printed: stage 0 {} ({}, alpha {:.2f})", priced.model.name,
-      priced.cluster.name, format_bytes(form.memory_bytes), memory_equation(s), form.alpha);
+  cli::say("{} on {}\npaper, as printed: stage 0 {} ({}, alpha {:.2f})", priced.model.name,
+           priced.cluster.name, format_bytes(form.memory_bytes), memory_equation(s), form.alpha);
   if (form.all_to_all_seconds > 0)
-    say(", exchange of a layer's forward at least {} (eq. 6)",
-        format_seconds(form.all_to_all_seconds));
-  say("\npredicted for {}: stage {} {} (see piper estimate)\n", trainer.name,
-      estimate.fullest_stage, format_bytes(estimate.peak_bytes));
+    cli::say(", exchange of a layer's forward at least {} (eq. 6)",
+             format_seconds(form.all_to_all_seconds));
+  cli::say("\npredicted for {}: stage {} {} (see piper estimate)\n", trainer.name,
+           estimate.fullest_stage, format_bytes(estimate.peak_bytes));
   if (!unknown.empty())
-    say("the equations do not know {}\n", fmt::format("{}", fmt::join(unknown, ", ")));
+    cli::say("the equations do not know {}\n", fmt::format("{}", fmt::join(unknown, ", ")));
   return 0;
 }
 

@@ -64,12 +64,13 @@ void print_paper() {
                           time(row.milliseconds()), size(row.size() * row.moved_part()),
                           time(row.milliseconds() * row.moved_part())});
   }
-  say("all experts of a layer change their GPU, 8 GPUs, 50 GB/s (each row in the unit that the "
+  cli::say(
+      "all experts of a layer change their GPU, 8 GPUs, 50 GB/s (each row in the unit that the "
       "paper used): what one GPU sends\n{}"
       "16 bytes a parameter, as the paper counts, with gradients; 12 are what travels between two "
       "steps (master, moments)\nmilliseconds follow from the printed, rounded sizes; GLaM's size "
       "is a misprint for 103.08, DeepSeek-V2's for 7.03\n",
-      Lines{report::to_text(table)});
+      cli::Lines{report::to_text(table)});
 }
 
 // What one GPU sends by the paper's count: gradients, which are dead between two steps, as well.
@@ -94,7 +95,7 @@ int migrate_model(const MigrateFlags& flags) {
                       {"bytes", row.bytes},
                       {"paper_seconds", paper_seconds(row)},
                       {"seconds", row.seconds}});
-    say_json(json);
+    cli::say_json(json);
     return 0;
   }
   report::Table table;
@@ -108,11 +109,12 @@ int migrate_model(const MigrateFlags& flags) {
     table.rows.push_back({row.layers, std::to_string(row.num_experts),
                           format_bytes(paper_bytes(row)), format_seconds(paper_seconds(row)),
                           format_bytes(row.bytes), format_seconds(row.seconds)});
-  say("{} on {}, ep {}: what one GPU sends when all experts of a layer change their rank (an "
+  cli::say(
+      "{} on {}, ep {}: what one GPU sends when all experts of a layer change their rank (an "
       "all-to-all)\n{}"
       "16 bytes a parameter, as the paper counts, with gradients; 12 are what travels between two "
       "steps (master, moments)\n",
-      model.name, machine.name, asked.ep, Lines{report::to_text(table)});
+      model.name, machine.name, asked.ep, cli::Lines{report::to_text(table)});
   return 0;
 }
 
@@ -123,7 +125,7 @@ int run_migrate(const MigrateFlags& flags) {
         "--model and --cluster go together; without both the paper's table is shown");
   if (!asked.model.empty()) return migrate_model(flags);
   if (flags.json)
-    say_json(paper_json());
+    cli::say_json(paper_json());
   else
     print_paper();
   return 0;

@@ -69,10 +69,11 @@ void print(const ParmChoice& choice, const std::string& by_price) {
       table.rows.push_back({c.name, std::to_string(c.ranks), format_seconds(c.fit.startup_seconds),
                             fmt::format("{:.3g}", 1e12 * c.fit.seconds_per_element),
                             format_percent(c.worst_error)});
-  say("\nParm's Algorithm 1, by lines through this machine's collectives (communication of the "
+  cli::say(
+      "\nParm's Algorithm 1, by lines through this machine's collectives (communication of the "
       "forward):\n{}baseline {}, S1 {}, S2 {}: it chooses {}, as printed {}; by price, forward and "
       "backward with the experts: {}\n",
-      Lines{report::to_text(table)}, format_seconds(choice.baseline_seconds),
+      cli::Lines{report::to_text(table)}, format_seconds(choice.baseline_seconds),
       format_seconds(choice.s1_seconds), format_seconds(choice.s2_seconds),
       name_of(choice.corrected), name_of(choice.printed), by_price);
 }
@@ -97,7 +98,8 @@ Json to_json(const PipemoeChoice& choice) {
 
 void print(const PipemoeChoice& choice) {
   const auto chunks = [](int64_t n) { return fmt::format("{} chunk{}", n, n == 1 ? "" : "s"); };
-  say("PipeMoE's model takes {} for the forward, and so for the backward, {} for their sum: "
+  cli::say(
+      "PipeMoE's model takes {} for the forward, and so for the backward, {} for their sum: "
       "chunked in them is {} and {} by price; in Piper's own {} it is {} ({:+.1f} % and {:+.1f} "
       "%)\n",
       chunks(choice.chunks.num_chunks), choice.chunks_of_both, format_seconds(choice.price.total()),
@@ -120,16 +122,16 @@ int run_moe(const MoeFlags& flags) {
       json["algorithm_1"] =
           to_json(choose_as_parm(layer.feed_forward, layer.setting, layer.machine),
                   cheapest_of_parm(prices));
-    say_json(json);
+    cli::say_json(json);
     return 0;
   }
-  say("{}\n", in_words(layer));
+  cli::say("{}\n", in_words(layer));
   print(pipemoe);
   if (is_of_parm)
     print(choose_as_parm(layer.feed_forward, layer.setting, layer.machine),
           cheapest_of_parm(prices));
-  say("the cheapest of all schedules by price: {} (see piper moe)\n",
-      prices[cost::cheapest(prices)].name);
+  cli::say("the cheapest of all schedules by price: {} (see piper moe)\n",
+           prices[cost::cheapest(prices)].name);
   return 0;
 }
 

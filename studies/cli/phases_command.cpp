@@ -19,7 +19,7 @@ int run_phases(const std::string& file, bool json) {
   const PhaseRun run = load_phase_run(file.empty() ? builtin_phase_runs().front() : file);
   const std::vector<PricedPhase> phases = price_phases(run);
   if (json) {
-    say_json(to_json(run, phases));
+    cli::say_json(to_json(run, phases));
     return 0;
   }
   report::Table table;
@@ -35,11 +35,11 @@ int run_phases(const std::string& file, bool json) {
                           fmt::format("{:+.1f} %", 100 * p.error()),
                           fmt::format("{:.0f} %", 100 * p.phase.limit),
                           p.holds() ? "holds" : "miss"});
-  say("{}: {}\n\n{}\n", run.name, run.description, Lines{report::to_text(table)});
+  cli::say("{}: {}\n\n{}\n", run.name, run.description, cli::Lines{report::to_text(table)});
   for (const PricedPhase& p : phases)
-    if (!p.holds()) say("miss: {}: {}\n", p.phase.name, p.phase.cause);
-  for (const std::string& a : run.assumptions) say("assumed: {}\n", a);
-  say("source: {}\n", run.source);
+    if (!p.holds()) cli::say("miss: {}: {}\n", p.phase.name, p.phase.cause);
+  for (const std::string& a : run.assumptions) cli::say("assumed: {}\n", a);
+  cli::say("source: {}\n", run.source);
   return 0;
 }
 

@@ -21,8 +21,8 @@ void print_causes(const std::vector<Statement>& statements) {
     const auto here = statements.begin() + static_cast<std::ptrdiff_t>(i);
     if (s.cause.empty() || std::any_of(statements.begin(), here, same)) continue;
     const auto others = std::count_if(here + 1, statements.end(), same);
-    say("{}: {}{}: {}\n", name(s.verdict), s.what,
-        others > 0 ? fmt::format(", and {} more", others) : "", s.cause);
+    cli::say("{}: {}{}: {}\n", name(s.verdict), s.what,
+             others > 0 ? fmt::format(", and {} more", others) : "", s.cause);
   }
 }
 
@@ -34,7 +34,7 @@ void print_statements(const Paper& paper, bool json) {
   if (json) {
     Json all{{"assumptions", assumptions}, {"statements", Json::array()}};
     for (const Statement& s : statements) all["statements"].push_back(to_json(s));
-    say_json(all);
+    cli::say_json(all);
     return;
   }
   report::Table table;
@@ -44,9 +44,9 @@ void print_statements(const Paper& paper, bool json) {
     table.rows.push_back({s.what, s.where, s.printed, s.predicted,
                           s.error ? fmt::format("{:+.1f} %", 100 * *s.error) : "",
                           name(s.verdict)});
-  say("{}\n", Lines{report::to_text(table)});
+  cli::say("{}\n", cli::Lines{report::to_text(table)});
   print_causes(statements);
-  for (const std::string& a : assumptions) say("assumed: {}\n", a);
+  for (const std::string& a : assumptions) cli::say("assumed: {}\n", a);
 }
 
 }  // namespace piper::studies
