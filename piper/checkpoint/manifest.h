@@ -7,6 +7,7 @@
 //     manifest.json.sha256            of the manifest, as `sha256sum -c` reads it
 #pragma once
 
+#include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/files/file_writer.h>
 #include <piper/strategy/strategy.h>
