@@ -49,9 +49,9 @@ def continued(folder):
     points = points_of(answer["cluster"])
     for line in lines:
         assert points[line["curve"], *line["at"]] == (line["seconds"], line["num_samples"]), line
-    assert json.loads(out.read_text()) == answer["cluster"]
+    assert json.loads(out.read_text()) == {"written_by": "piper", **answer["cluster"]}
     partial.write_text("something else\n")
-    assert "is no partial file of piper profile" in piper("profile", *SHORT, 2, "--out", out, code=2)
+    assert "was not written by Piper" in piper("profile", *SHORT, 2, "--out", out, code=2)
     return out, partial
 
 
