@@ -64,7 +64,7 @@ class Inputs {
  public:
   void add(const struct stat& about, const std::filesystem::path& path) {
     const std::lock_guard lock(mutex_);
-    paths_[{about.st_dev, about.st_ino}] = path;
+    paths_[{about.st_dev, about.st_ino}] = {path, born(path)};
     if (paths_.size() < most_) return;
     // A training run reads its checkpoints again and again, and removes them.
     std::erase_if(paths_, [](const auto& input) { return !leads_there(input); });
@@ -77,14 +77,28 @@ class Inputs {
   }
 
  private:
-  using Paths = std::map<std::pair<dev_t, ino_t>, std::filesystem::path>;
+  struct Name {
+    std::filesystem::path path;
+    int64_t born_ns = 0;
+  };
+  using Paths = std::map<std::pair<dev_t, ino_t>, Name>;
   static constexpr size_t kFewest = 1024;
 
-  // Once a file is removed, another one may get its number.
+  // When the file of that name was made, in nanoseconds; 0 where the file system does not know.
+  static int64_t born(const std::filesystem::path& path) {
+    struct statx about {};
+    if (::statx(AT_FDCWD, path.c_str(), 0, STATX_BTIME, &about) != 0 ||
+        (about.stx_mask & STATX_BTIME) == 0)
+      return 0;
+    return about.stx_btime.tv_sec * 1'000'000'000 + about.stx_btime.tv_nsec;
+  }
+
+  // Once a file is removed, another one may get its number, and its name.
   static bool leads_there(const Paths::value_type& input) {
+    const auto& [path, born_ns] = input.second;
     struct stat about {};
-    return ::stat(input.second.c_str(), &about) == 0 &&
-           std::pair(about.st_dev, about.st_ino) == input.first;
+    return ::stat(path.c_str(), &about) == 0 &&
+           std::pair(about.st_dev, about.st_ino) == input.first && born(path) == born_ns;
   }
 
   std::mutex mutex_;

@@ -146,7 +146,7 @@ fs::path CheckpointSave::commit() {
     const Rank rank(i);
     const auto failure = failures_.find(rank), none = failures_.end();
     if (failure == none && written_.contains(rank)) continue;
-    problems += fmt::format("{}rank {}: {}", problems.empty() ? "" : "\n", i,
+    problems += fmt::format("{}rank {}: {}", problems.empty() ? "" : "; ", i,
                             failure != none ? failure->second : "wrote no shard");
   }
   if (!problems.empty()) give_up(problems);

@@ -28,9 +28,9 @@ TEST_CASE("a rank that fails or never writes prevents the commit and is named wi
       FAIL("committed");
     } catch (const IoError& error) {
       const std::string what = error.what();
-      CHECK(what.find("step-00000002: not saved; earlier checkpoints are untouched\nrank 1: tensor "
+      CHECK(what.find("step-00000002: not saved; earlier checkpoints are untouched; rank 1: tensor "
                       "'flags'") != std::string::npos);
-      CHECK(what.ends_with("\nrank 2: wrote no shard\nrank 3: no memory"));
+      CHECK(what.ends_with("; rank 2: wrote no shard; rank 3: no memory"));
     }
   }
   CHECK(entries(folder.path()) == kOnlyTheOld);
@@ -117,7 +117,7 @@ TEST_CASE("what does not fit is told before a byte is written") {
       save.require_space(2048),
       (folder.path() / "step-00000002")
           .string()
-          .append(": not saved; earlier checkpoints are untouched\n")
+          .append(": not saved; earlier checkpoints are untouched; ")
           .append(folder.path().string())
           .append(
               ": the disk is full: 2.00 KiB (2048 bytes) are needed, 999 B (999 bytes) are free")

@@ -109,7 +109,8 @@ std::set<std::string> files_of_last_export(const fs::path& folder) {
   if (!fs::is_regular_file(index, error)) return files;
   try {
     const std::string text = read_text_file(index, int64_t{1} << 30, Reads::kRecord);
-    for (const auto& [tensor, file] : parse_json(text, index.string()).at("weight_map").items())
+    const Json listed = parse_json(text, index.string());
+    for (const auto& [tensor, file] : listed.at("weight_map").items())
       if (file.is_string() && is_shard(file.get<std::string>()))
         files.insert(file.get<std::string>());
   } catch (const std::exception&) {  // no index of Piper's

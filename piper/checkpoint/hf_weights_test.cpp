@@ -70,9 +70,12 @@ std::vector<nn::NamedTensor> fused(const std::vector<nn::NamedTensor>& tensors) 
   return out;
 }
 
+// Of a copy: what this process reads it does not write over, and tests write again.
 void check_loads(const fs::path& folder, const model::Model& model,
                  const std::vector<nn::NamedTensor>& weights) {
-  const WeightFolder files(folder);
+  const testing::TestFolder copy;
+  fs::copy(folder, copy.path(), fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  const WeightFolder files(copy.path());
   CHECK_NOTHROW(check_weights(files, model));
   std::vector<nn::NamedPiece> pieces;
   for (const nn::NamedTensor& tensor : weights)
@@ -135,7 +138,7 @@ TEST_CASE("an exported folder loads bit by bit, in one file or in shards, of eac
           2);  // the shards of the first export are gone
     check_loads(folder.path(), model, weights);
     CHECK(read_json_file(folder.path() / "config.json") ==
-          Json({{"model_type", family}, {"dtype", "float32"}}));
+          Json({{"written_by", "piper"}, {"model_type", family}, {"dtype", "float32"}}));
     CHECK(SafetensorsFile(folder.path() / "model.safetensors").metadata().at("format") == "pt");
   }
 }
@@ -170,6 +173,7 @@ TEST_CASE("a tied head is read from the embedding and not exported") {
   export_weights(folder.path(), {{"tie_word_embeddings", true}}, weights);
   CHECK(WeightFolder(folder.path()).find("lm_head.weight") == nullptr);
   check_loads(folder.path(), model, weights);
+  fs::remove(folder.path() / "model.safetensors");
   write_safetensors(folder.path() / "model.safetensors",
                     weights);  // some files keep it all the same
   check_loads(folder.path(), model, weights);
@@ -252,6 +256,7 @@ TEST_CASE("fused experts of another number or size are refused") {
   const auto with = [&](at::Tensor value) {
     for (nn::NamedTensor& tensor : weights)
       if (tensor.name == name) tensor.value = value;
+    fs::remove(folder.path() / "model.safetensors");
     write_safetensors(folder.path() / "model.safetensors", weights);
     return problems_of_weights(folder.path(), model);
   };

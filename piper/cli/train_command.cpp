@@ -269,6 +269,7 @@ int run_train(const TrainFlags& flags) {
   std::vector<std::string> said;  // before the start
   if (!flags.json)
     request.say = [&](const std::string& line) { bar ? bar->print(line) : said.push_back(line); };
+  if (const std::string note = nn::first_call_note(); !note.empty()) said.push_back(note);
   request.on_start = [&] {
     if (!flags.json) announce(request, said);
     bar.emplace(report::ProgressOptions{.label = "train", .total = flags.steps, .unit = "steps"});

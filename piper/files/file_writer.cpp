@@ -31,7 +31,8 @@ Disk real_disk() { return {.write = ::write, .sync = ::fsync, .free_bytes = free
 
 FileWriter::FileWriter(std::filesystem::path path, int64_t expected_bytes, Disk disk)
     : path_(std::move(path)), expected_bytes_(expected_bytes), disk_(std::move(disk)), fd_(-1) {
-  require_output(path_, Existing::kAny);
+  std::error_code ignored;
+  if (!std::filesystem::is_character_file(path_, ignored)) require_output(path_, Existing::kAny);
   fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (fd_ < 0) fail("created");
 }

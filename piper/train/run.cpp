@@ -205,7 +205,6 @@ Run::Run(const RunRequest& request)
 RunResult Run::run() {
   begun_seconds_ = executor::now_seconds();
   require_same_request(context_);
-  if (const std::string note = nn::first_call_note(); !note.empty()) context_.say(note);
   on_all_processes(context_.world, "request", [this] {
     check_request(context_);
     return std::string();

@@ -384,13 +384,15 @@ TEST_CASE("a fresh start removes what Piper wrote and nothing else") {
   for (const std::string& name : mine) folder.write("run/" + name, "mine");
   folder.write("run/metrics.jsonl.damaged", "x");
   folder.write("run/tensorboard/events.0000000001.damaged", "x");
-  folder.write("run/comparison.json", "of the earlier run");
+  folder.write("run/comparison.json", R"({"written_by": "piper", "of": "the earlier run"})");
   r.fresh = true;
   r.num_steps = 1;
   r.checkpoint_every = 0;
-  bool seen = false;
-  r.on_start = [&] { seen = !std::filesystem::exists(r.folder / "comparison.json"); };
+  bool seen = false, there = false;
+  r.on_start = [&] { there = std::filesystem::exists(r.folder / "comparison.json"); };
+  r.on_begin = [&] { seen = !std::filesystem::exists(r.folder / "comparison.json"); };
   CHECK(failure(r) == "");
+  CHECK(there);  // until the run has done a step
   CHECK(seen);
   for (const std::string& name : mine) CHECK(read_text_file(r.folder / name) == "mine");
   for (const char* name : {"checkpoints/step-00000004", "checkpoints/step-00000002/manifest.json",
