@@ -52,7 +52,7 @@ def refusals():
                         (["--pair-bytes", "-3"], "--pair-bytes is '-3'"),
                         (["--algorithms", "halo:0"], "--algorithms halo:0 is '0'"),
                         (["--load", "drift:1"], "allowed here: uniform, hot-rank:F, zipf:S or trace:FILE"),
-                        (["--plot", "nowhere/x.svg"], "--plot is 'nowhere/x.svg'; allowed: a file in a folder that exists"),
+                        (["--plot", "nowhere/x.svg"], "--plot: is nowhere/x.svg; allowed: a file in a folder that exists"),
                         (["--cluster", "nowhere"], "nowhere")):
         done = run(PIPER, "bench", "alltoall", *flags, code=2)
         assert said in done.stderr and "[---" not in done.stderr and not done.stdout, done
@@ -127,7 +127,7 @@ def main():
         text = run(PIPER, "bench", "alltoall", "--ranks", 4, "--pair-bytes", "1K,4K", "--load", f"trace:{trace}", "--seconds", 1,
                    "--rounds", 1, "--plot", picture).stdout
         assert "algbw" in text and "# Wrong bytes          : 0 OK" in text, text
-        assert picture.read_text().startswith("<svg") and "three-level" in picture.read_text()
+        assert picture.read_text().startswith("<!-- written by piper -->\n<svg") and "three-level" in picture.read_text()
     refusals()
 
 

@@ -63,7 +63,7 @@ def exports(root, calm, run):
     (root / "mine").mkdir()
     (root / "mine" / "notes.txt").write_text("mine")
     (root / "link").symlink_to(root / "nowhere")
-    for out, why in ((root / "mine", "is there already"), (root / "link", "is there already"), ("", "--out is empty")):
+    for out, why in ((root / "mine", "is there already"), (root / "link", "is there already"), ("", "--out: is empty")):
         assert why in export(run, "--out", out, code=2)
     assert [path.name for path in (root / "mine").iterdir()] == ["notes.txt"]
     assert "there is no such" in export(root / "absent", "--out", root / "none", code=2) and not (root / "none").exists()
