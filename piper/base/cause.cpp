@@ -48,4 +48,26 @@ std::string cause_of(int error) {
   }
 }
 
+bool may_pass(int error) {
+  switch (error) {
+    case EACCES:
+    case EPERM:
+    case EIO:
+    case ESTALE:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ETIMEDOUT:
+    case EAGAIN:
+    case EHOSTDOWN:
+    case EREMOTEIO:
+    case ENOLCK:
+    case ENODEV:
+    case ENXIO:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace piper

@@ -11,4 +11,8 @@ namespace piper {
 // memory (ENOMEM).
 std::string cause_of(int error);
 
+// Whether a file that cannot be reached for this `error` may be sound: nobody may read it, the disk
+// or the server does not answer, no descriptor is left. An absent one is not.
+bool may_pass(int error);
+
 }  // namespace piper

@@ -1,7 +1,6 @@
 #include <piper/base/error.h>
 #include <piper/base/printable.h>
 
-#include <cerrno>
 #include <utility>
 
 namespace piper {
@@ -29,28 +28,6 @@ InvalidInput::InvalidInput(Shown shown)
 
 IoError::IoError(const std::string& what, int cause)
     : std::runtime_error(shown_line(what)), cause_(cause) {}
-
-bool may_pass(int cause) {
-  switch (cause) {
-    case EACCES:
-    case EPERM:
-    case EIO:
-    case ESTALE:
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-    case ETIMEDOUT:
-    case EAGAIN:
-    case EHOSTDOWN:
-    case EREMOTEIO:
-    case ENOLCK:
-    case ENODEV:
-    case ENXIO:
-      return true;
-    default:
-      return false;
-  }
-}
 
 namespace internal {
 

@@ -44,10 +44,6 @@ class IoError : public std::runtime_error {
   int cause_;
 };
 
-// Whether a file that cannot be reached for this cause (errno's value) may be sound: nobody may
-// read it, the disk or the server does not answer, no descriptor is left. An absent one is not.
-bool may_pass(int cause);
-
 // A peer's or the network's fault. The message names rank, operation and peer.
 class CommError : public std::runtime_error {
   using std::runtime_error::runtime_error;

@@ -133,7 +133,7 @@ void FileReader::read(int64_t offset, void* out, int64_t size) const {
     if (count <= 0) {
       const int cause = count < 0 ? errno : 0;
       throw IoError(fmt::format("{}: cannot be read at byte {}: {}", path_.string(), offset,
-                                count < 0 ? std::strerror(cause) : "the file has become shorter"),
+                                count < 0 ? cause_of(cause) : "the file has become shorter"),
                     cause);
     }
     next += count;

@@ -15,8 +15,8 @@
 
 namespace piper {
 
-// Whether this process has opened the file, by whatever name, with a FileReader, and one of the
-// names that it used still leads there: what it reads is no place for what it writes. Thread-safe.
+// Whether this process has opened the file, by whatever name, with a FileReader, and the name that
+// it used last still leads there: what it reads is no place for what it writes. Thread-safe.
 bool is_input(const struct stat& about);
 
 enum class Reads {

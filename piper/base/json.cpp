@@ -24,32 +24,6 @@ constexpr size_t kMaxDepth = 64;
 //   "bytes:x"   <->  "bytes:bytes%3Ax"    what would be taken for the above
 constexpr std::string_view kBytesMark = "bytes:";
 
-// Bytes of the character that `text`, which is not empty, begins with; 0: it is no UTF-8.
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i)
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  // The shortest form of a character alone, no half of a surrogate pair, none beyond U+10FFFF.
-  const uint8_t second = byte(1);
-  const bool wrong = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
-                     (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
-  return wrong ? 0 : length;
-}
-
-bool is_utf8(std::string_view text) {
-  size_t at = 0;
-  while (at < text.size()) {
-    const size_t length = utf8_length(text.substr(at));
-    if (length == 0) return false;
-    at += length;
-  }
-  return true;
-}
-
 bool is_plain(const std::string& text) { return is_utf8(text) && !text.starts_with(kBytesMark); }
 
 std::string plain(const std::string& text) {

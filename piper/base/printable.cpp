@@ -89,6 +89,25 @@ std::string shortened(std::string text, size_t size) {
 
 }  // namespace
 
+bool is_utf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const Character c = character(text, at);
+    if (!c.is_utf8) return false;
+    at += c.bytes;
+  }
+  return true;
+}
+
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  for (size_t start = 0; start < text.size();) {
+    const size_t end = std::min(text.find('\n', start), text.size());
+    lines.emplace_back(text.substr(start, end - start));
+    start = end + 1;
+  }
+  return lines;
+}
+
 std::string printable(std::string_view text) { return shortened(shown_line(text), kMaxShown); }
 
 std::string one_line(std::string_view what) { return shortened(shown_line(what), kMaxLine); }

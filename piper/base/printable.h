@@ -26,6 +26,12 @@ std::string shown_lines(std::string_view text);
 // Bytes that are no UTF-8 become U+FFFD.
 std::string shown_json(std::string_view text);
 
+// Whether the text is UTF-8 as RFC 3629 has it: shortest forms, no surrogates.
+bool is_utf8(std::string_view text);
+
+// The lines of a text, without their ends.
+std::vector<std::string> lines_of(std::string_view text);
+
 // A list that may be as long as a file: 20 entries, and behind them "... and 7 more problems" where
 // `what` is "problems".
 std::vector<std::string> first_of(std::vector<std::string> entries, std::string_view what);

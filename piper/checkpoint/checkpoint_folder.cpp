@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <piper/base/cause.h>
 #include <piper/base/error.h>
 #include <piper/checkpoint/checkpoint_folder.h>
 #include <piper/files/file_tail.h>

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <piper/base/cause.h>
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/checkpoint/manifest.h>

@@ -69,7 +69,7 @@ enum class Depth { kSizes, kHashes, kStorage };
 // Why a checkpoint cannot be judged: it is neither sound nor damaged as far as anybody can tell.
 enum class Obstacle {
   kNone,
-  kUnreadable,   // now: may_pass() of error.h
+  kUnreadable,   // now: may_pass() of cause.h
   kOtherVersion  // another Piper's, newer or older
 };
 

@@ -17,9 +17,10 @@ std::string model_fingerprint(const model::Model& model);
 // of the routers' losses, and fields of shapes, which the tensors tell.
 bool has_fingerprint(const model::Model& model, const std::string& fingerprint);
 
-// What an earlier Piper's fingerprint leaves open of this model: "" = the current one leaves nothing
-// open; else a line to be said. Throws InvalidInput where it is the rotation itself: the model has a
-// scaling, whose numbers nothing in the checkpoint tells. `source` names the checkpoint.
+// What an earlier Piper's fingerprint leaves open of this model: "" = the current one leaves
+// nothing open; else a line to be said. Throws InvalidInput where it is the rotation itself: the
+// model has a scaling, whose numbers nothing in the checkpoint tells. `source` names the
+// checkpoint.
 std::string left_open(const model::Model& model, const std::string& fingerprint,
                       const std::string& source);
 

@@ -11,6 +11,7 @@
 #include <piper/cli/strategy_flags.h>
 #include <piper/cli/subcommand.h>
 #include <piper/model/import.h>
+#include <piper/nn/product.h>
 #include <piper/profile/bench_device.h>
 #include <piper/report/progress.h>
 #include <piper/strategy/runnable.h>
@@ -72,6 +73,8 @@ int run_eval(const EvalFlags& flags) {
   train::require_same_inputs(
       *world, {.model = model, .strategy = strategy, .corpus = corpus, .weights = flags.weights});
   train::require_agreement(*world, "number of windows", std::to_string(flags.windows));
+  if (const std::string note = nn::first_call_note(); !note.empty() && world->process() == 0)
+    say_aside(note);
   const train::RankDevices placed = train::place_on_devices(*world, devices);
   const train::Evaluation result =
       train::evaluate_on_mesh(*world, model, strategy, folder, corpus, flags.windows, placed,

@@ -1,4 +1,5 @@
-// The commands of a full build: the planner's, and those that need libtorch, which piper-train runs.
+// The commands of a full build: the planner's, and those that need libtorch, which piper-train
+// runs.
 #include <fmt/format.h>
 #include <piper/base/cause.h>
 #include <piper/base/error.h>

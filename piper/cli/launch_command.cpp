@@ -43,8 +43,8 @@ struct Child {
 };
 
 // How much an exit code tells of why the run failed. A process that hears of another's failure ends
-// with 1 like one that fails by itself; one whose input is wrong (2), or that dies, knows the cause,
-// whichever of them is the first to end.
+// with 1 like one that fails by itself; one whose input is wrong (2), or that dies, knows the
+// cause, whichever of them is the first to end.
 int knowledge(int exit_code) {
   if (exit_code == 0) return 0;
   if (exit_code == kExitStopped) return 1;

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 #include <piper/base/cause.h>
 #include <piper/base/error.h>
+#include <piper/base/printable.h>
 #include <piper/base/suggest.h>
 #include <piper/cli/console.h>
 #include <piper/cli/limits.h>
@@ -17,7 +18,6 @@
 #include <filesystem>
 #include <map>
 #include <new>
-#include <sstream>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -58,16 +58,13 @@ int complain(const std::vector<std::string>& problems, int code, const std::stri
 
 // What errors of ours say has its lines where they are meant; a path in an error of the standard
 // library is all that may bring further ones.
-std::vector<std::string> lines_of(const std::exception& error) {
+std::vector<std::string> problems_of(const std::exception& error) {
   if (dynamic_cast<const std::filesystem::filesystem_error*>(&error) != nullptr)
     return {error.what()};
   const auto* of_system = dynamic_cast<const std::system_error*>(&error);
   if (of_system != nullptr && of_system->code() == std::errc::resource_unavailable_try_again)
     return {"a thread cannot be started: " + cause_of(EAGAIN)};
-  std::vector<std::string> lines;
-  std::istringstream text(without_trace(error.what()));
-  for (std::string line; std::getline(text, line);) lines.push_back(line);
-  return lines;
+  return lines_of(without_trace(error.what()));
 }
 
 // A command line that cannot be read may be that of one process alone, so each says what is wrong
@@ -193,7 +190,7 @@ int run_and_complain(const Program& program, int argc, char** argv) {
     return complain({cause_of(ENOMEM)}, 1);
   } catch (const std::exception& error) {
     // Of fmt, when standard output cannot be written: main says that.
-    return is_output_lost() ? 1 : complain(lines_of(error), 1);
+    return is_output_lost() ? 1 : complain(problems_of(error), 1);
   }
 }
 

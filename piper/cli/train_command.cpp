@@ -453,7 +453,8 @@ Run add_train(Subcommand command) {
       "go on from the newest undamaged checkpoint of --run, on this or any other mesh");
   command.add_flag(
       "--fresh", flags->fresh,
-      "delete what an earlier run left in --run (not exported weights) and start anew");
+      "start anew; what an earlier run left in --run (not exported weights) is deleted after the "
+      "first step");
   command
       .add_option("--timeout-seconds", flags->timeout_seconds, "of any one wait for another rank")
       .check(number_in(0.1, 86400.0))

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <piper/comm/local_secret.h>
 #include <piper/comm/secret.h>
+#include <piper/files/output.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,14 +34,6 @@ class File {
  private:
   int fd_;
 };
-
-// Whether `fd` is the file that `path` names now.
-bool is_named(int fd, const fs::path& path) {
-  struct stat held {
-  }, named{};
-  return ::fstat(fd, &held) == 0 && ::lstat(path.c_str(), &named) == 0 &&
-         held.st_dev == named.st_dev && held.st_ino == named.st_ino;
-}
 
 std::string own_prefix() { return fmt::format("piper-{}-", ::geteuid()); }
 
@@ -78,7 +71,7 @@ void sweep(const fs::path& folder) {
     if (!name.starts_with(own_prefix())) continue;
     const File file(::open(entry.path().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     if (file.fd() >= 0 && is_made_here(name, file.fd()) &&
-        ::flock(file.fd(), LOCK_EX | LOCK_NB) == 0 && is_named(file.fd(), entry.path()))
+        ::flock(file.fd(), LOCK_EX | LOCK_NB) == 0 && files::is_still(entry.path(), file.fd()))
       ::unlink(entry.path().c_str());
   }
 }
@@ -90,7 +83,7 @@ std::optional<LocalSecret> make(const fs::path& path) {
   if (file->fd() < 0) return std::nullopt;
   const std::string secret = random_secret();
   const bool made =
-      ::flock(file->fd(), LOCK_SH | LOCK_NB) == 0 && is_named(file->fd(), name) &&
+      ::flock(file->fd(), LOCK_SH | LOCK_NB) == 0 && files::is_still(name, file->fd()) &&
       ::write(file->fd(), secret.data(), secret.size()) == static_cast<ssize_t>(secret.size()) &&
       ::link(name.c_str(), path.c_str()) == 0;  // else another process was first: its file counts
   ::unlink(name.c_str());
@@ -105,7 +98,7 @@ std::optional<LocalSecret> read(const fs::path& path) {
   if (file->fd() < 0 || ::fstat(file->fd(), &info) != 0) return std::nullopt;
   const bool is_ours =
       S_ISREG(info.st_mode) && info.st_uid == ::geteuid() && (info.st_mode & 077) == 0;
-  if (!is_ours || ::flock(file->fd(), LOCK_SH) != 0 || !is_named(file->fd(), path))
+  if (!is_ours || ::flock(file->fd(), LOCK_SH) != 0 || !files::is_still(path, file->fd()))
     return std::nullopt;  // or swept meanwhile
   std::array<char, kSecretBytes + 1> text{};
   if (::read(file->fd(), text.data(), text.size()) != kSecretBytes) return std::nullopt;

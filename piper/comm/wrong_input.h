@@ -1,5 +1,5 @@
-// The reason of a failure that the user's input is at fault for begins with these words, so that the
-// processes that hear of it end as the one that found it: by InvalidInput, not by CommError.
+// The reason of a failure that the user's input is at fault for begins with these words, so that
+// the processes that hear of it end as the one that found it: by InvalidInput, not by CommError.
 #pragma once
 
 #include <string_view>

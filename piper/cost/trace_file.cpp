@@ -18,10 +18,6 @@ constexpr int kGzip = 16 + MAX_WBITS;  // of inflateInit2: a head of gzip and no
 
 bool is_gzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
 
-}  // namespace
-
-namespace {
-
 using Take = std::function<void(std::string_view)>;
 
 // Gives what was compressed piece by piece; throws as gunzipped().

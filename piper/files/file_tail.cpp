@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/cause.h>
 #include <piper/base/error.h>
 #include <piper/files/file_tail.h>
 #include <piper/files/file_writer.h>
@@ -24,7 +25,7 @@ void copy(Bytes content, size_t from, const fs::path& to) {
   const auto fail = [&] {
     const int cause = errno;
     ::close(fd);
-    throw IoError(to.string() + ": cannot be written: " + std::strerror(cause));
+    throw IoError(to.string() + ": cannot be written: " + cause_of(cause));
   };
   for (size_t done = from; done < content.size();) {
     const std::string_view block = content.at(done, kBlockBytes);
@@ -80,7 +81,7 @@ std::string cut_tail(const fs::path& file, Bytes content, const SoundPart& part,
     const bool cut = ::ftruncate(fd, static_cast<off_t>(part.kept)) == 0;
     const int cause = errno;
     ::close(fd);
-    if (!cut) throw IoError(file.string() + ": cannot be cut: " + std::strerror(cause));
+    if (!cut) throw IoError(file.string() + ": cannot be cut: " + cause_of(cause));
   }
   return said;
 }

@@ -77,7 +77,7 @@ void sync_folder(const std::filesystem::path& folder) {
   const int cause = errno;
   if (fd >= 0) ::close(fd);
   if (!synced)
-    throw IoError(fmt::format("{}: cannot be flushed: {}", folder.string(), std::strerror(cause)));
+    throw IoError(fmt::format("{}: cannot be flushed: {}", folder.string(), cause_of(cause)));
 }
 
 void make_folders(const std::filesystem::path& folder) {
@@ -94,7 +94,7 @@ int64_t free_bytes(const std::filesystem::path& folder) {
   struct statvfs volume {};
   if (::statvfs(folder.empty() ? "." : folder.c_str(), &volume) != 0)
     throw IoError(fmt::format("{}: cannot be asked for its free space: {}", folder.string(),
-                              std::strerror(errno)));
+                              cause_of(errno)));
   return static_cast<int64_t>(volume.f_bavail) * static_cast<int64_t>(volume.f_frsize);
 }
 

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <piper/base/cause.h>
 #include <piper/base/error.h>
 #include <piper/base/file_reader.h>
 #include <piper/base/json.h>
@@ -13,7 +14,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -94,7 +94,7 @@ Descriptor open_in_place(const fs::path& path) {
   if (const auto fd = standard_descriptor(path)) {
     Descriptor copy(::fcntl(*fd, F_DUPFD_CLOEXEC, 0));
     if (copy.get() < 0)
-      throw IoError(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno)));
+      throw IoError(fmt::format("{}: cannot be written: {}", path.string(), cause_of(errno)));
     return copy;
   }
   struct stat about {};
@@ -104,7 +104,7 @@ Descriptor open_in_place(const fs::path& path) {
   if (file.get() < 0 && errno == ENXIO)
     refuse(path, "is a pipe that nobody reads; allowed: a pipe with a reader, or a file");
   if (file.get() < 0)
-    throw IoError(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno)));
+    throw IoError(fmt::format("{}: cannot be written: {}", path.string(), cause_of(errno)));
   // Writing waits again for whoever reads.
   ::fcntl(file.get(), F_SETFL, ::fcntl(file.get(), F_GETFL) & ~O_NONBLOCK);
   return file;
@@ -153,7 +153,7 @@ void write_beside(const fs::path& path, std::string_view text) {
   } while (made < 0 && errno == EEXIST);
   Descriptor file(made);
   const auto fail = [&](const char* what) {
-    const std::string cause = std::strerror(errno);
+    const std::string cause = cause_of(errno);
     if (made >= 0) ::unlink(temporary.c_str());
     throw IoError(path.string() + ": cannot " + what + ": " + cause);
   };
@@ -178,7 +178,7 @@ void require_output(const fs::path& path, Existing existing) {
   struct stat about {};
   if (::lstat(path.c_str(), &about) != 0) {
     if (errno == ENOENT) return;
-    throw IoError(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno)));
+    throw IoError(fmt::format("{}: cannot be written: {}", path.string(), cause_of(errno)));
   }
   if (S_ISLNK(about.st_mode))
     refuse(path,
@@ -197,7 +197,7 @@ bool remove_output(const fs::path& path) {
   if (::lstat(path.c_str(), &about) != 0) return true;
   const bool removes = S_ISREG(about.st_mode) && (replaces_foreign_files || is_ours(head_of(path)));
   if (removes && ::unlink(path.c_str()) != 0 && errno != ENOENT)
-    throw IoError(fmt::format("{}: cannot be removed: {}", path.string(), std::strerror(errno)));
+    throw IoError(fmt::format("{}: cannot be removed: {}", path.string(), cause_of(errno)));
   return removes;
 }
 
@@ -229,7 +229,7 @@ void write_text_file(const fs::path& path, std::string_view text, Existing exist
   if (in_place >= 0) {
     std::fflush(stdout);  // what was printed before it stands before it
     write_all(in_place, text, [&](const char* what) {
-      throw IoError(fmt::format("{}: cannot {}: {}", path.string(), what, std::strerror(errno)));
+      throw IoError(fmt::format("{}: cannot {}: {}", path.string(), what, cause_of(errno)));
     });
     return;
   }
@@ -249,8 +249,8 @@ void write_json_file(const fs::path& path, const Json& json) {
 }
 
 bool is_still(const fs::path& path, int fd) {
-  struct stat there {
-  }, open{};
+  struct stat there {};
+  struct stat open {};
   return ::lstat(path.c_str(), &there) == 0 && ::fstat(fd, &open) == 0 &&
          there.st_dev == open.st_dev && there.st_ino == open.st_ino;
 }
@@ -279,12 +279,12 @@ int open_output(const fs::path& path, Start start, Existing existing) {
   if (file.get() < 0 || ::fstat(file.get(), &about) != 0) {
     const int cause = errno;
     require_output(path, existing);  // says it in words where it is the name
-    throw IoError(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(cause)));
+    throw IoError(fmt::format("{}: cannot be written: {}", path.string(), cause_of(cause)));
   }
   if (!S_ISREG(about.st_mode)) refuse(path, "is no regular file; allowed: a regular file");
   require_replaceable(path, about, existing, head_of(file.get()));
   if (start == Start::kEmpty && ::ftruncate(file.get(), 0) != 0)
-    throw IoError(fmt::format("{}: cannot be written: {}", path.string(), std::strerror(errno)));
+    throw IoError(fmt::format("{}: cannot be written: {}", path.string(), cause_of(errno)));
   return file.release();
 }
 

@@ -49,7 +49,8 @@ void replace_foreign_files();
 bool remove_output(const std::filesystem::path& path);
 
 // Writes atomically: a temporary file beside it, fsync, rename. `text` holds kMark or kWrittenBy in
-// its head; a file that holds it already is left as it is. Throws InvalidInput as require_output() does, IoError naming path and cause.
+// its head; a file that holds it already is left as it is. Throws InvalidInput as require_output()
+// does, IoError naming path and cause.
 void write_text_file(const std::filesystem::path& path, std::string_view text,
                      Existing existing = Existing::kOurs);
 // Indented by 2, an object behind the key kWrittenBy. A number that is not finite becomes null.

@@ -37,8 +37,8 @@ enum class ReadFrom { kCache, kStorage };
 // FileReader does.
 std::string sha256_of_file(const std::filesystem::path& path, ReadFrom from = ReadFrom::kCache);
 
-// Hash of a file's size and of so many of its blocks, evenly spaced from the first byte to the last;
-// of all of it where it is no larger than those. Throws as FileReader does.
+// Hash of a file's size and of so many of its blocks, evenly spaced from the first byte to the
+// last; of all of it where it is no larger than those. Throws as FileReader does.
 std::string sha256_of_blocks(const std::filesystem::path& path, int64_t num_blocks = 1024,
                              int64_t block_bytes = 1 << 17);
 

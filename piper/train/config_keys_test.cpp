@@ -81,7 +81,8 @@ std::vector<Json> other_values(const Json& value) {
   return {1, 4, true, 0.5};  // null
 }
 
-// The same weights for every model, whatever its initialiser: a run that goes on has the saved ones.
+// The same weights for every model, whatever its initialiser: a run that goes on has the saved
+// ones.
 void fill(nn::Stage& stage) {
   double number = 0;
   for (const nn::NamedPiece& piece : stage.named_pieces()) {

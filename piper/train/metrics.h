@@ -28,7 +28,7 @@ class MetricsWriter {
  public:
   // Keeps the lines of an existing file up to `last_step` (of the checkpoint resumed from; 0 = a
   // new run) and drops the later ones; a damaged tail goes to metrics.jsonl.damaged (file_tail.h)
-  // and into notes(). Throws IoError.
+  // and into take_notes(). Throws IoError.
   MetricsWriter(std::filesystem::path path, int64_t last_step);
 
   // One thread. Where the file has been removed or replaced since, a new one is begun, and a note

@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
+#include <piper/base/printable.h>
 #include <piper/train/process_agreement.h>
 
 #include <algorithm>
 #include <exception>
-#include <sstream>
 
 namespace piper::train {
 namespace {
@@ -37,13 +37,6 @@ void require_same(const std::string& what, const std::vector<std::string>& texts
     if (texts[p] != texts[0])
       throw InvalidInput(fmt::format("process {} has another {} than process 0: {} against {}", p,
                                      what, texts[p], texts[0]));
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
 }
 
 }  // namespace

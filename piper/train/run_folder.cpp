@@ -113,7 +113,7 @@ void RunFolder::remove_earlier_run() const {
   for (const std::string_view name : kFilesOfARun) files::remove_output(run_.request.folder / name);
   remove_in(run_.request.folder, is_damaged_metrics);
   remove_in(run_.request.folder / "tensorboard", [](const std::string& name) {
-    return is_event_file(name) || (name.starts_with("events.") && is_damaged_tail(name));
+    return name.starts_with("events.") && is_damaged_tail(name);
   });
 }
 

@@ -110,8 +110,8 @@ void RunLock::hold(const std::filesystem::path& folder) {
 std::string RunLock::lost() const {
   if (file_ >= 0 && !files::is_still(path_, file_)) return path_.string();
   for (const Held& held : folders_) {
-    struct stat there {
-    }, open{};
+    struct stat there {};
+    struct stat open {};
     if (::stat(held.folder.c_str(), &there) != 0 || ::fstat(held.file, &open) != 0 ||
         there.st_dev != open.st_dev || there.st_ino != open.st_ino)
       return held.folder.string();

@@ -107,8 +107,8 @@ void RunSaver::save(RankTrainer& trainer, comm::Transport& transport, int64_t nu
   if (rank == run_.world.local_ranks().front() && !writer_) open_writer();
   const std::vector<nn::NamedTensor> tensors = checkpoint::written_tensors(
       trainer.stage(), trainer.optimizer(), run_.request.strategy.mesh, rank);
-  // What is not finite never heals (a NaN moment stays one), so there is nothing to wait for. Behind
-  // this meeting point every rank hands in, or none does.
+  // What is not finite never heals (a NaN moment stays one), so there is nothing to wait for.
+  // Behind this meeting point every rank hands in, or none does.
   const auto step = static_cast<uint64_t>(number);
   if (!agree_finite(run_, tensors, transport, {kBarrierKeys + step, kFiniteKeys + 2 * step},
                     fmt::format("step {} is not saved", number),

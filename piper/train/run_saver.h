@@ -14,8 +14,8 @@
 namespace piper::train {
 
 // Whether the ranks that hold the same parameters still hold the same bits: before a save or an
-// export, so that what drifted apart is neither saved nor exported. All ranks call it. Where they do not, rank 0 fails the
-// transport and throws CommError.
+// export, so that what drifted apart is neither saved nor exported. All ranks call it. Where they
+// do not, rank 0 fails the transport and throws CommError.
 void check_replicas(const RunContext& run, RankTrainer& trainer, comm::Transport& transport,
                     int64_t number);
 
@@ -25,9 +25,9 @@ struct FiniteKeys {
 };
 
 // Whether every rank's tensors are finite; also a meeting point of the ranks, which all call it.
-// Where some are not, rank 0 fails the transport and throws InvalidInput with `refused` ("step 40 is
-// not saved"), the first rank and tensor, and `advice`; the others get false, and meet the end of
-// the run in their next operation.
+// Where some are not, rank 0 fails the transport and throws InvalidInput with `refused` ("step 40
+// is not saved"), the first rank and tensor, and `advice`; the others get false, and meet the end
+// of the run in their next operation.
 bool agree_finite(const RunContext& run, const std::vector<nn::NamedTensor>& tensors,
                   comm::Transport& transport, const FiniteKeys& keys, const std::string& refused,
                   const std::string& advice);

@@ -1,5 +1,5 @@
-// What decides how a run trains, beside its model, its text and its mesh: batch, sequence, rates and
-// their schedule. Every checkpoint holds it, so that a run that goes on says what it changes.
+// What decides how a run trains, beside its model, its text and its mesh: batch, sequence, rates
+// and their schedule. Every checkpoint holds it, so that a run that goes on says what it changes.
 #pragma once
 
 #include <piper/base/json_fwd.h>

@@ -18,9 +18,9 @@ class WeightExport {
 
   explicit WeightExport(const RunContext& run) : run_(run) {}
 
-  // All ranks call it, with the gathered weights of step `number`, whose replicas are the same bits.
-  // Other processes leave their pieces in files, which `token` names and process 0 reads. Throws
-  // InvalidInput where a weight is not finite (then nothing is written), IoError, CommError.
+  // All ranks call it, with the gathered weights of step `number`, whose replicas are the same
+  // bits. Other processes leave their pieces in files, which `token` names and process 0 reads.
+  // Throws InvalidInput where a weight is not finite (then nothing is written), IoError, CommError.
   void add(RankTrainer& trainer, comm::Transport& transport, int64_t number,
            const std::string& token);
   // Process 0, after the ranks; nothing where nothing was added. Throws IoError.
