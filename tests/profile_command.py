@@ -84,8 +84,8 @@ def outside(out):
 
 
 def other_precisions(folder, no_partial_file):
-    """A file for two precisions has figures for both, and planning and training in each goes by them. With --fresh nothing is taken over, not
-    even from what cannot be read."""
+    """A file for two precisions has figures for both, and planning and training in each goes by them. With --fresh nothing is taken over, and
+    what is no partial file is left alone without --force."""
     out = folder / "two.json"
     assert "is 'fp8', which Piper prices and does not execute; allowed: fp32, bf16, fp64" in piper("profile", "--precision", "fp8", code=2)
     assert "names bf16 twice" in piper("profile", "--precision", "bf16,bf16", code=2)
@@ -106,6 +106,9 @@ def other_precisions(folder, no_partial_file):
     assert seconds["fp32"] != seconds["bf16"], seconds
     only = folder / "bf16.json"
     fresh = ["--resume", no_partial_file, "--fresh", "--json"]
+    assert "was not written by Piper" in piper("profile", *SHORT, 1, "--out", only, *fresh, code=2)
+    assert no_partial_file.read_text() == "something else\n"
+    fresh.append("--force")
     assert json.loads(piper("profile", *SHORT, 1, "--precision", "bf16", "--out", only, *fresh))["num_restored"] == 0
     plan = json.loads(piper("plan", "--model", "piper-10m", "--cluster", only, "--devices", 2, "--sequence", 64, "--global-batch", 4, "--json"))
     assert plan["strategies"][0]["precision"] == "bf16", plan["strategies"][0]
