@@ -111,7 +111,7 @@ bool remove_own_files(const fs::path& folder) {
 
 // The first of `wanted`, `wanted`-2, ... that is free, after the folder was renamed to it.
 fs::path move_to(const fs::path& folder, const fs::path& wanted) {
-  const fs::path name = files::unused_path(wanted);
+  fs::path name = files::unused_path(wanted);
   if (::rename(folder.c_str(), name.c_str()) != 0)
     fail(folder, "renamed", {errno, std::generic_category()});
   return name;
