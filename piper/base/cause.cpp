@@ -32,7 +32,7 @@ std::string of_threads() {
 }  // namespace
 
 std::string cause_of(int error) {
-  const std::string words = std::generic_category().message(error);
+  std::string words = std::generic_category().message(error);
   switch (error) {
     case EMFILE:
       return fmt::format("{}: this process may have {}; raise that with `ulimit -n`", words,
@@ -46,6 +46,18 @@ std::string cause_of(int error) {
     default:
       return words;
   }
+}
+
+std::string cause_of(const std::exception& error) {
+  std::string said = error.what();
+  const auto* of_system = dynamic_cast<const std::system_error*>(&error);
+  if (of_system == nullptr) return said;
+  const std::error_code& code = of_system->code();
+  const std::string category = code.category().name();
+  if (!category.ends_with("system") && category != "generic") return said;  // asio.system, too
+  if (const std::string words = code.message(); said.ends_with(words))
+    said.replace(said.size() - words.size(), words.size(), cause_of(code.value()));
+  return said;
 }
 
 bool may_pass(int error) {

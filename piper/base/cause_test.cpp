@@ -20,6 +20,9 @@ TEST_CASE("a limit that was reached is named with its value") {
   CHECK(cause_of(EAGAIN).find("(ulimit -u)") != std::string::npos);
   CHECK(cause_of(ENOMEM).find("emory") != std::string::npos);
   CHECK(cause_of(ENOENT) == "No such file or directory");
+  const std::system_error thrown(EMFILE, std::system_category(), "a socket");
+  CHECK(cause_of(thrown) == "a socket: " + cause_of(EMFILE));
+  CHECK(cause_of(std::runtime_error("another")) == "another");
 }
 
 }  // namespace piper

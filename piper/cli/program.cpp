@@ -64,7 +64,7 @@ std::vector<std::string> problems_of(const std::exception& error) {
   const auto* of_system = dynamic_cast<const std::system_error*>(&error);
   if (of_system != nullptr && of_system->code() == std::errc::resource_unavailable_try_again)
     return {"a thread cannot be started: " + cause_of(EAGAIN)};
-  return lines_of(without_trace(error.what()));
+  return lines_of(without_trace(cause_of(error)));
 }
 
 // A command line that cannot be read may be that of one process alone, so each says what is wrong

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/cause.h>
 #include <piper/base/error.h>
 #include <piper/base/printable.h>
 #include <piper/comm/control_node.h>
@@ -89,7 +90,8 @@ void Control::Node::start_thread() {
         io_.run();
         return;
       } catch (const std::exception& error) {
-        declare(first_rank_of(mine_.process), fmt::format("its control thread: {}", error.what()));
+        declare(first_rank_of(mine_.process),
+                fmt::format("its control thread: {}", cause_of(error)));
       }
     }
   });

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 #include <piper/base/error.h>
+#include <piper/base/printable.h>
 #include <piper/comm/launch.h>
 
 #include <charconv>
@@ -34,8 +35,8 @@ class Reader {
     const char* end = value->data() + value->size();
     const auto [rest, error] = std::from_chars(value->data(), end, number);
     if (error == std::errc() && rest == end && number >= low && number <= high) return number;
-    problems_.push_back(
-        fmt::format("{} is '{}'; allowed: an integer from {} to {}", name, *value, low, high));
+    problems_.push_back(fmt::format("{} is '{}'; allowed: an integer from {} to {}", name,
+                                    printable(*value), low, high));
     return fallback.value_or(low);
   }
 

@@ -186,5 +186,37 @@ TEST_CASE("what is malformed, missing or contradictory is named") {
   for (const auto& [environment, problem] : rows) CHECK(problem_of(environment) == problem);
 }
 
+TEST_CASE("whatever stands in a launcher's variable, it is taken or named in a line") {
+  const std::string nonsense[] = {"",
+                                  "-1",
+                                  "x",
+                                  " 1",
+                                  "1 ",
+                                  "1e3",
+                                  "0x1",
+                                  "١",
+                                  "1\n2",
+                                  "\x1b[1m",
+                                  "9223372036854775808",
+                                  "%s%n",
+                                  std::string(400, '9'),
+                                  std::string(100'000, 'a')};
+  int num_refused = 0;
+  for (const Environment& environment : {kPiper, kTorchrun, kSlurm, kOpenMpi, kMpich})
+    for (const auto& [name, value] : environment)
+      for (const std::string& other : nonsense) {
+        CAPTURE(name);
+        CAPTURE(other.substr(0, 30));
+        const std::string problem = problem_of(with(environment, {{name, other}}));
+        if (problem.empty()) continue;
+        ++num_refused;
+        CHECK(problem.find(name) != std::string::npos);
+        CHECK(problem.size() < 1000);
+        CHECK(problem.find('\x1b') == std::string::npos);
+        CHECK(std::ranges::count(problem, '\n') < 4);
+      }
+  CHECK(num_refused > 100);
+}
+
 }  // namespace
 }  // namespace piper::comm

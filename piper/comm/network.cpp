@@ -112,8 +112,10 @@ Listener listen_on(const std::string& numeric, int port, Reach reach) {
     const char* hint = cause == EADDRINUSE
                            ? "; does another run use this port? PIPER_MASTER_PORT sets another one"
                            : "";
-    throw InvalidInput(fmt::format("cannot listen on {}:{}: {}{}", numeric, port,
-                                   descriptor_shortage(cause), hint));
+    const std::string problem = fmt::format("cannot listen on {}:{}: {}{}", numeric, port,
+                                            descriptor_shortage(cause), hint);
+    if (cause == EMFILE || cause == ENFILE) throw IoError(problem);
+    throw InvalidInput(problem);
   };
   const int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) fail(fd);

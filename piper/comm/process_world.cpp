@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/cause.h>
 #include <piper/base/error.h>
 #include <piper/comm/descriptors.h>
 #include <piper/comm/guarded_acceptor.h>
@@ -99,7 +100,7 @@ class ProcessState {
       control_->stop_admitting();
       wire_->start(protocol_);
     } catch (const std::exception& error) {
-      control_->report(activities_.all().front().rank, error.what());
+      control_->report(activities_.all().front().rank, cause_of(error));
       control_->leave();
       throw;
     }

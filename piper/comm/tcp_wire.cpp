@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <piper/base/cause.h>
 #include <piper/base/error.h>
 #include <piper/comm/caller.h>
 #include <piper/comm/guarded_acceptor.h>
@@ -136,7 +137,7 @@ TcpWire::TcpWire(const Identity& mine, const std::string& secret,
       impl->io.run();
     } catch (const std::exception& error) {
       if (impl->events != nullptr)
-        impl->events->process_lost(impl->introduction.mine.process, error.what());
+        impl->events->process_lost(impl->introduction.mine.process, cause_of(error));
     }
   });
 }

@@ -22,7 +22,7 @@ void run_rank(std::unique_ptr<Transport> transport, const std::function<void(Tra
     transport->fail(std::string(kWrongInput) + thrown.what());
   } catch (const std::exception& thrown) {
     error = std::current_exception();
-    transport->fail(thrown.what());
+    transport->fail(cause_of(thrown));
   } catch (...) {
     error = std::current_exception();
     transport->fail("an unknown exception");
