@@ -6,8 +6,9 @@
 
 namespace piper::train {
 
-// What the machine has available (MemAvailable of /proc/meminfo) and the process's control group
-// leaves it, whichever is less; the largest int64 where neither is known. `root` stands for "/" in
+// Bytes: what the machine has available (MemAvailable of /proc/meminfo), or what the process's
+// control groups of memory leave it (version 1 or 2; its own, as a batch system sets it, and all that
+// hold it), whichever is least. The largest int64 where nothing is known. `root` stands for "/" in
 // tests.
 int64_t available_memory_bytes(const std::filesystem::path& root = "/");
 
