@@ -3,10 +3,14 @@
 #include <piper/base/error.h>
 #include <piper/base/json.h>
 #include <piper/checkpoint/checkpoint_folder.h>
+#include <piper/files/sha256.h>
+#include <sys/stat.h>
 #include <testing/checkpoint/checkpoint_test_run.h>
 #include <tests/test_folder.h>
 
+#include <chrono>
 #include <fstream>
+#include <limits>
 #include <random>
 
 namespace piper::checkpoint {
@@ -101,6 +105,84 @@ TEST_CASE("files that are cut, missing or from another step are all listed") {
   CHECK_THROWS_AS(require_newest_complete(folder.path() / "absent"), InvalidInput);
   fs::rename(path, folder.path() / "step-00000077");
   CHECK_FALSE(damage_of(folder.path() / "step-00000077").empty());
+}
+
+// The manifest that somebody changed, with the hash of what it says now.
+void rewrite(const fs::path& checkpoint, const Json& manifest) {
+  const std::string text = manifest.dump();
+  std::ofstream(checkpoint / "manifest.json") << text;
+  std::ofstream(checkpoint / "manifest.json.sha256")
+      << files::sha256_hex(text) << "  manifest.json\n";
+}
+
+TEST_CASE("a manifest that was tampered with is refused, though its hash is right") {
+  const testing::TestFolder folder;
+  const fs::path path = save(folder.path(), 9, some_ranks(2));
+  const Json whole = Json::parse(read_text_file(path / "manifest.json"));
+  struct Row {
+    const char* place;
+    Json value;
+  };
+  const Json large = int64_t{1} << 20;
+  const Json meshes{{"pp", large}, {"ep", 1}, {"dp", large}, {"tp", large}, {"cp", large}};
+  const std::vector<Row> rows{
+      {"/state/step", 8},
+      {"/state/step", -1},
+      {"/state/step", std::numeric_limits<int64_t>::max()},
+      {"/state/seed", "18446744073709551616"},
+      {"/state/extra", Json()},
+      {"/mesh", {{"pp", 2}, {"ep", 1}, {"dp", 2}}},
+      {"/mesh", meshes},
+      {"/mesh", {{"pp", 0}, {"ep", 1}, {"dp", 2}}},
+      {"/layers_per_stage", {-1}},
+      {"/files/1/name", "rank-00000.safetensors"},
+      {"/files/0/name", "../step-00000008/rank-00000.safetensors"},
+      {"/files/0/bytes", -1},
+      {"/files/1/sha256", whole["files"][0]["sha256"]},
+      {"/files", Json::array()},
+      {"/more", 1},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.place);
+    CAPTURE(row.value.dump());
+    Json manifest = whole;
+    manifest[Json::json_pointer(row.place)] = row.value;
+    rewrite(path, manifest);
+    const auto problems = damage_of(path);
+    CHECK(std::ssize(problems) == 1);
+    for (const std::string& problem : problems) CHECK(problem.find('\n') == std::string::npos);
+  }
+  rewrite(path, whole);
+  CHECK(damage_of(path).empty());
+}
+
+TEST_CASE("what stands in place of a checkpoint's file and is none is damage, found at once") {
+  const testing::TestFolder folder;
+  const fs::path older = save(folder.path(), 8, some_ranks(2));
+  const fs::path path = save(folder.path(), 9, some_ranks(2));
+  for (const std::string& name : entries(path)) {
+    const fs::path file = path / name, kept = folder.path() / "kept";
+    fs::rename(file, kept);
+    for (const char* kind : {"fifo", "folder", "loop", "device", "empty"}) {
+      CAPTURE(name);
+      CAPTURE(kind);
+      const std::string_view what = kind;
+      if (what == "fifo") REQUIRE(::mkfifo(file.c_str(), 0644) == 0);
+      if (what == "folder") fs::create_directory(file);
+      if (what == "loop") fs::create_symlink(name, file);
+      if (what == "device") fs::create_symlink("/dev/zero", file);
+      if (what == "empty") std::ofstream{file};
+      const auto begin = std::chrono::steady_clock::now();
+      CHECK(std::ssize(damage_of(path)) == 1);
+      const Search search = find_newest_complete(folder.path());
+      REQUIRE(search.newest);
+      CHECK(search.newest->path == older);
+      CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
+      fs::remove(file);
+    }
+    fs::rename(kept, file);
+  }
+  CHECK(damage_of(path).empty());
 }
 
 }  // namespace

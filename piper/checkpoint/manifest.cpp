@@ -76,6 +76,8 @@ TrainState read_state(ObjectReader& root) {
            .skipped_in_a_row = reader.integer("skipped_in_a_row", 0, kMax, 0),
            .text_fingerprint = reader.text("text_sha256"),
            .extra = reader.raw("extra")};
+  if (!state.extra.is_object())
+    reader.problem("extra", "is " + quote(state.extra) + "; allowed: an object");
   reader.refuse_unknown();
   return state;
 }
@@ -171,6 +173,16 @@ void require_version(const Json& json, const std::string& source) {
                  "weights"));
 }
 
+// Whether the mesh has so many ranks. Degrees from a file may have a product that fits no integer.
+bool are_ranks_of(const strategy::Mesh& mesh, size_t number) {
+  auto left = static_cast<int64_t>(number);
+  for (const int64_t degree : {mesh.pp, mesh.dp, mesh.tp, mesh.cp}) {
+    if (left % degree != 0) return false;
+    left /= degree;
+  }
+  return left == 1;
+}
+
 }  // namespace
 
 Manifest parse_manifest(const Json& json, const std::string& source) {
@@ -188,10 +200,9 @@ Manifest parse_manifest(const Json& json, const std::string& source) {
                                "; allowed: " + shard_name(static_cast<int64_t>(i)));
     file.refuse_unknown();
   }
-  if (problems.empty() &&
-      static_cast<int64_t>(manifest.files.size()) != manifest.identity.mesh.world())
-    root.problem("files", fmt::format("lists {} files; allowed: one for each of {} ranks",
-                                      manifest.files.size(), manifest.identity.mesh.world()));
+  if (problems.empty() && !are_ranks_of(manifest.identity.mesh, manifest.files.size()))
+    root.problem("files", fmt::format("lists {} files; allowed: one for each rank of {}",
+                                      manifest.files.size(), describe(manifest.identity.mesh)));
   root.refuse_unknown();
   problems.finish();
   return manifest;
@@ -231,7 +242,8 @@ std::string damage(const fs::path& checkpoint, const files::FileRecord& file, De
     throw IoError(
         fmt::format("{}: cannot be read: {}", (checkpoint / file.name).string(), error.message()),
         error.value());
-  if (error) return "is missing";
+  if (!fs::exists(fs::symlink_status(checkpoint / file.name, error))) return "is missing";
+  if (!fs::is_regular_file(checkpoint / file.name, error)) return "is damaged: it is no file";
   if (static_cast<int64_t>(bytes) != file.bytes)
     return fmt::format("is damaged: it holds {} bytes instead of {}", bytes, file.bytes);
   if (depth == Depth::kSizes) return "";

@@ -60,7 +60,8 @@ TEST_CASE("a manifest that nobody wrote is refused with all problems") {
   json = to_json(sample());
   json["files"].erase(1);
   CHECK_THROWS_WITH_AS(parse_manifest(json, "m"),
-                       "m: 'files' lists 1 files; allowed: one for each of 2 ranks", InvalidInput);
+                       "m: 'files' lists 1 files; allowed: one for each rank of pp 2 x ep 1 x dp 1",
+                       InvalidInput);
   CHECK_THROWS_AS(parse_manifest(Json::array(), "m"), InvalidInput);
 }
 
