@@ -275,6 +275,7 @@ int run_train(const TrainFlags& flags) {
     bar.emplace(report::ProgressOptions{.label = "train", .total = flags.steps, .unit = "steps"});
   };
   request.on_begin = [&] { write_head(request); };
+  request.keep_metrics = flags.json;
   request.on_step = [&](const report::StepMetrics& metrics) {
     if (!flags.json)
       for (const std::string& line : report::console_lines(metrics)) bar->print(line);

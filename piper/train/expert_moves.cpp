@@ -75,7 +75,9 @@ report::Migrated ExpertMoves::before_step(RankTrainer& trainer, const Rebalancer
   return migrated;
 }
 
-void ExpertMoves::note_step(double seconds) { gain_.seconds.push_back(seconds); }
+void ExpertMoves::note_step(double seconds) {
+  if (run_.request.rebalance.is_on()) gain_.seconds.push_back(seconds);
+}
 
 // What the last migration brought, beside what it promised; then a new count begins.
 void ExpertMoves::say_gain(int64_t number) {

@@ -372,6 +372,8 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   reports_.set_start(rank, before);
   if (rank == Rank(0)) watch_.begin(step_, begun_seconds_);
   bool last = false;
+  // Every process's, so that what was saved is not kept for the end.
+  const bool says_saves = rank == context_.world.local_ranks().front();
   Rebalancer rebalancer = moves_.make_rebalancer(shared_, start_);
   for (int64_t number = start_.first_step(); !last; ++number) {
     saver_.check();
@@ -399,8 +401,8 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
       moves_.note_step(after - before);
       records_.add(transport, number, outcome, after - before, validation_loss, migrated,
                    trainer.placements());
-      saver_.say_saves();
     }
+    if (says_saves) saver_.say_saves();
     if (!last && request_.replan.is_on()) {
       // Of one process too: the other ranks have then written their part of the step.
       reports_.gather_step(transport, kReplanKeys + 2 * static_cast<uint64_t>(number), number);
@@ -527,7 +529,7 @@ RunResult Run::finish() {
   result.prediction = std::move(prediction_);
   result.measurement = recorder_.measurement();
   cost::ExpertLoad load =
-      cost::load_of(request_.model, request_.strategy, recorder_.measured_rows());
+      cost::load_of(request_.model, request_.strategy, recorder_.measured_outcome().expert_rows);
   recorder_.measured_routing(load);
   if (result.prediction)
     result.prediction_with_load =
@@ -576,9 +578,9 @@ void Run::carry_over(RunResult& result) const {
       comparison.planned_step_seconds = found->get<double>();
   if (!speed_.slowdowns().empty())
     comparison.machine_slowdown = recorder_.slowdown_of(recorder_.median_step());
-  for (const report::StepMetrics& metrics : records_.metrics())
-    if (metrics.step == recorder_.median_step() && metrics["load_imbalance"] > 0)
-      comparison.measured_load_imbalance = metrics["load_imbalance"];
+  if (start_.has_nothing_left()) return;
+  if (const double measured = recorder_.measured_outcome().load_imbalance; measured > 0)
+    comparison.measured_load_imbalance = measured;
 }
 
 // What came before, in one result with what came after.

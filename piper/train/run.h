@@ -92,6 +92,9 @@ struct RunRequest {
   // After the first step, before anything is written into the folder; from rank 0's thread.
   std::function<void()> on_begin;
   std::function<void(const report::StepMetrics&)> on_step;  // from rank 0's thread
+  // Whether the result has the metrics of all steps, some 0.3 kB each; otherwise it has those of
+  // the first and the last one that each strategy trained.
+  bool keep_metrics = true;
   // After every step, from every rank's thread: where tests hurt a rank. May be empty.
   std::function<void(int64_t step, RankTrainer&)> after_step;
   files::Disk disk = files::real_disk();  // of checkpoints
@@ -103,7 +106,7 @@ struct RunResult {
   // What was worth the change, in the order in which it was said; with `auto`, what the run went on
   // with. All else below is of the strategy that the run ended with, but for `metrics`.
   std::vector<plan::Replanned> replanned;
-  std::vector<report::StepMetrics> metrics;
+  std::vector<report::StepMetrics> metrics;  // see RunRequest::keep_metrics
   // Made before the run, at the load that was planned for; none where the cluster has no figures
   // for the precision.
   std::optional<StepPrediction> prediction;

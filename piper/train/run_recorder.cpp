@@ -82,7 +82,7 @@ void RunRecorder::forget(int64_t step_number) {
   routed_.erase(step_number);
   traffic_.erase(step_number);
   peak_bytes_.erase(step_number);
-  rows_of_step_.erase(step_number);
+  outcomes_.erase(step_number);
 }
 
 // Decided by the steps' numbers alone, so that all processes keep the same ones.
@@ -145,7 +145,8 @@ void RunRecorder::measured_routing(cost::ExpertLoad& load) const {
   std::set<int32_t> layers;
   for (const auto& [key, rows] : routed.rows) layers.insert(std::get<0>(key));
   const auto all = std::ssize(layers) * strategy_.num_micro_batches * layout_.num_members();
-  if (std::ssize(routed.rows) != all || layers.size() != rows_of_step_.at(step).size()) return;
+  if (std::ssize(routed.rows) != all || layers.size() != outcomes_.at(step).expert_rows.size())
+    return;
   if (strategy::deduplicates(strategy_) && std::ssize(routed.distinct) != all) return;
   load.routed = routed.rows;
   load.distinct = routed.distinct;
@@ -157,17 +158,16 @@ int64_t RunRecorder::largest_peak_bytes(int64_t step_number) const {
   return found == peak_bytes_.end() ? 0 : *std::ranges::max_element(found->second);
 }
 
-const std::map<int32_t, std::vector<int64_t>>& RunRecorder::measured_rows() const {
-  return rows_of_step_.at(median_step());
+const report::StepOutcome& RunRecorder::measured_outcome() const {
+  return outcomes_.at(median_step());
 }
 
-void RunRecorder::record(int64_t step_number, double seconds,
-                         const std::map<int32_t, std::vector<int64_t>>& expert_rows) {
+void RunRecorder::record(int64_t step_number, double seconds, const report::StepOutcome& outcome) {
   const std::lock_guard lock(mutex_);
   seconds_.emplace_back(step_number, seconds);
-  rows_of_step_[step_number] = expert_rows;
-  add_to_spans(step_number, expert_rows);
-  add(expert_rows_, expert_rows);
+  outcomes_[step_number] = outcome;
+  add_to_spans(step_number, outcome.expert_rows);
+  add(expert_rows_, outcome.expert_rows);
 }
 
 void RunRecorder::set_slowdowns(int64_t first_step, const std::vector<double>& slowdowns) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <piper/report/expert_rows.h>
+#include <piper/report/metrics.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/train/prediction.h>
 #include <piper/train/traffic.h>
@@ -33,8 +34,7 @@ class RunRecorder {
   // device that ranks share another rank's reading may be of too short a time (rank_memory.h).
   void set_peak_bytes(int64_t step_number, Rank rank, int64_t bytes);
   int64_t largest_peak_bytes(int64_t step_number) const;
-  void record(int64_t step_number, double seconds,
-              const std::map<int32_t, std::vector<int64_t>>& expert_rows);
+  void record(int64_t step_number, double seconds, const report::StepOutcome& outcome);
 
   // How much slower than profiled the machine was in each step from `first_step` on
   // (speed_check.h); of steps not named, not at all.
@@ -70,7 +70,7 @@ class RunRecorder {
   // After the run: the median step, its time and its timeline; seconds counted from its first task.
   Measurement measurement() const;
   // Rows of every expert by layer: of that step, and summed over all steps.
-  const std::map<int32_t, std::vector<int64_t>>& measured_rows() const;
+  const report::StepOutcome& measured_outcome() const;
   bool same_order(const graph::Timeline& simulated) const;
   void write_files(const std::filesystem::path& folder, const RunResult& result) const;
 
@@ -101,7 +101,7 @@ class RunRecorder {
   std::map<int64_t, std::vector<int64_t>> peak_bytes_;  // by step, by rank
   // Rows of each expert by layer: of the steps in timelines_; and over the whole run, in stretches
   // of equal length.
-  std::map<int64_t, std::map<int32_t, std::vector<int64_t>>> rows_of_step_;
+  std::map<int64_t, report::StepOutcome> outcomes_;
   struct Span {
     int64_t last_step = 0, num_steps = 0;
     std::map<int32_t, std::vector<int64_t>> rows;

@@ -52,8 +52,9 @@ void StepRecords::add(comm::Transport& transport, int64_t number,
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(),
       report::tensorboard_scalars(metrics));
   say_notes();
+  if (!run_.request.keep_metrics && metrics_.size() > 1) metrics_.pop_back();
   metrics_.push_back(metrics);
-  recorder_.record(number, seconds, outcome.expert_rows);
+  recorder_.record(number, seconds, outcome);
   if (run_.request.on_step) run_.request.on_step(metrics);
   if (const auto line = deviation_->note(number, seconds, *recorder_.timeline_of(number)))
     run_.say(*line);
