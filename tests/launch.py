@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Several processes, started by `piper launch`, Open MPI, MPICH and torchrun where they are there: the bits of a run on threads;
-and what becomes of a run when it changes its strategy, or a process is killed, hangs, or is told to stop.
+and what becomes of a run when it changes its strategy, or a process or the launcher is killed, hangs, or is told to stop.
 
 PIPER_FULL_COUNTS=1 injects each fault 100 times (otherwise 2). Launchers that are not there are skipped, and named."""
 import json
@@ -16,33 +16,10 @@ import threading
 import time
 
 from switches import FULL_COUNTS, skip_case
-from tiny_run import MODEL, PIPER, STEPS, children_of, files, metrics, train, train_command, write_inputs
+from tiny_run import LAUNCHERS_ENVIRONMENT, MODEL, PIPER, STEPS, children_of, files, launch, launchers, metrics, train, train_command, write_inputs
 
 MESH = (2, 2, 2)
 ROUNDS = 100 if FULL_COUNTS else 2  # how often each fault is injected
-# Open MPI refuses root, and more processes than cores, unless told.
-ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-
-def launch(number, command, *more):
-    return [PIPER, "launch", "-n", str(number), *more, *command[1:]]
-
-
-def launchers():
-    """Name, and what to write before a command for so many processes."""
-    yield "launch, 4 processes", lambda c: launch(4, c)
-    yield "launch, 2 processes", lambda c: launch(2, c)
-    for name, program, flags in (("Open MPI", "mpirun.openmpi", ["--oversubscribe", "-n", "4"]), ("MPICH", "mpiexec.mpich", ["-n", "4"])):
-        plugin = pathlib.Path(PIPER).resolve().parent / f"piper_mpi_{name.lower().replace(' ', '')}.so"
-        if shutil.which(program) is None or not plugin.exists():
-            skip_case(name, f"{program} or {plugin.name} is not there")
-            continue
-        yield name, lambda c, program=program, flags=flags: [program, *flags, *c]
-    torchrun = shutil.which("torchrun", path=os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", "")]))
-    if torchrun is not None:
-        yield "torchrun", lambda c: [torchrun, "--no-python", "--nproc-per-node", "2", "--master-port", "29611", "--", *c]
-    else:
-        skip_case("torchrun", "it is not there")
 
 
 def same_bits(root):
@@ -50,7 +27,7 @@ def same_bits(root):
     train(root, calm, MESH, "--checkpoint-every", "25")
     for name, wrap in launchers():
         run = root / "several"
-        done = subprocess.run(wrap(train_command(root, run, MESH, "--checkpoint-every", "25", "--export")), capture_output=True, text=True, env=ENVIRONMENT,
+        done = subprocess.run(wrap(train_command(root, run, MESH, "--checkpoint-every", "25", "--export")), capture_output=True, text=True, env=LAUNCHERS_ENVIRONMENT,
                               timeout=120)
         assert done.returncode == 0, f"{name}: exit code {done.returncode}: {done.stdout}{done.stderr}"
         assert metrics(run) == metrics(calm), f"{name}: other metrics than on threads"
@@ -129,6 +106,31 @@ def killed(root, number):
     assert code == 128 + signal.SIGKILL, f"exit code {code}: {run.text()}"
     assert named[0] < 2 and took < 4, f"named after {named[0]:.1f} s, all gone after {took:.1f} s"
     return named[0]
+
+
+def is_gone(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def launcher_killed(root):
+    """Its processes do not outlive it, and leave a folder that the next run may have."""
+    run = Started(root)
+    run.wait_for_checkpoint()
+    at = time.monotonic()
+    run.process.kill()
+    while not all(is_gone(pid) for pid in run.children.values()):
+        assert time.monotonic() < at + 2, f"two seconds behind its launcher a process goes on: {run.children}"
+        time.sleep(0.01)
+    run.end(20)
+    step = max(c["step"] for c in json.loads(subprocess.run([PIPER, "checkpoint", "verify", "--json", str(run.run / "checkpoints")],
+                                                            capture_output=True, text=True, check=True).stdout)["checkpoints"])
+    command = train_command(root, run.run, MESH, "--resume", "--stop-after", str(step + 1))
+    command[command.index("--steps") + 1] = "100000"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and f"resuming after step {step} " in done.stdout, done
 
 
 def hung(root, number):
@@ -241,6 +243,8 @@ def main():
         refused(root)
         print(f"--replan auto: another mesh, losses within {changed(root):.1e} of a run that stays")
         print(f"killed: {ROUNDS} of {ROUNDS} named, after {max(killed(root, i) for i in range(ROUNDS)):.2f} s at most")
+        launcher_killed(root)
+        print("the launcher killed: its processes are gone with it")
         print(f"hung: {ROUNDS} of {ROUNDS} named, after {max(hung(root, i) for i in range(ROUNDS)):.2f} s at most, the limit being 2 s")
         slowed(root)
         print("five times slower: no alarm")

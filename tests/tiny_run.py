@@ -2,7 +2,11 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
+import sys
+
+from switches import skip_case
 
 PIPER = os.environ.get("PIPER", "build/release/piper")
 MODEL = {"model_type": "mixtral", "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -35,6 +39,31 @@ def train(root, run, mesh, *more, code=0):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == code, f"{' '.join(command)}: exit code {done.returncode}, not {code}:\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
+
+
+# Open MPI refuses root, and more processes than cores, unless told.
+LAUNCHERS_ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def launch(number, command, *more):
+    return [PIPER, "launch", "-n", str(number), *more, *command[1:]]
+
+
+def launchers():
+    """Name, and what to write before a command for so many processes."""
+    yield "launch, 4 processes", lambda c: launch(4, c)
+    yield "launch, 2 processes", lambda c: launch(2, c)
+    for name, program, flags in (("Open MPI", "mpirun.openmpi", ["--oversubscribe", "-n", "4"]), ("MPICH", "mpiexec.mpich", ["-n", "4"])):
+        plugin = pathlib.Path(PIPER).resolve().parent / f"piper_mpi_{name.lower().replace(' ', '')}.so"
+        if shutil.which(program) is None or not plugin.exists():
+            skip_case(name, f"{program} or {plugin.name} is not there")
+            continue
+        yield name, lambda c, program=program, flags=flags: [program, *flags, *c]
+    torchrun = shutil.which("torchrun", path=os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if torchrun is not None:
+        yield "torchrun", lambda c: [torchrun, "--no-python", "--nproc-per-node", "2", "--master-port", "29611", "--", *c]
+    else:
+        skip_case("torchrun", "it is not there")
 
 
 def children_of(pid):
