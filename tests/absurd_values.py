@@ -4,6 +4,7 @@ thousands of lines. Documents with hundreds of thousands of keys that nobody kno
 import json
 import os
 import pathlib
+import random
 import re
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ from tiny_run import MODEL, PIPER
 
 SECONDS = 1  # of processor time, for what is refused
 MANY = 300_000
+SEED = 1
 PRICED = ["--model", "mixtral-8x7b", "--cluster", "dgx-h100", "--devices", "8"]
 
 
@@ -74,9 +76,60 @@ def batches():
             assert seconds < 5 and len(done.stderr.splitlines()) < 30, (arguments, more, seconds, done.stderr)
 
 
+BROKEN = {"empty": b"", "cut": b'{"name": "x", "levels": [', "two documents": b"{} {}", "deep": b"[" * 100_000, "a number beyond doubles": b'{"name": 1e999}',
+          "a mark of order and a comma": b"\xef\xbb\xbf{,}", "no UTF-8": b'{"name": "\xff\xfe"', "a list": b"[1, 2]", "a word": b"null"}
+
+
+def broken_documents(folder):
+    """Whatever reads a document refuses what is none: one line or some, exit code 2."""
+    path = folder / "broken.json"
+    readers = (["model", path], ["cluster", path], ["estimate", "--model", "mixtral-8x7b", "--cluster", path, "--ep", "8"], ["estimate", *PRICED[:4], "--strategy", path],
+               ["sim", *PRICED[:4], "--strategy", path], ["compare", path, path], ["map", "--strategy", path], ["validate", path],
+               ["place", "--strategy", path, "--cluster", "dgx-h100"])
+    for name, text in BROKEN.items():
+        path.write_bytes(text)
+        for reader in readers:
+            done, seconds = run(*reader, allowed=(2,))
+            lines = done.stderr.splitlines()
+            assert lines and len(lines) < 30 and len(problems_of(done.stderr)) == len(lines) and seconds < SECONDS, (name, reader, seconds, done.stderr)
+
+
+def mutated(document, random):
+    """One place of a document, at any depth, has another value."""
+    copy = json.loads(json.dumps(document))
+    at = copy
+    while True:
+        key = random.choice(sorted(at)) if isinstance(at, dict) else random.randrange(len(at))
+        if not isinstance(at[key], (dict, list)) or not at[key] or random.random() < 0.1:
+            at[key] = random.choice((0, -1, 1, 1e300, 2**31, 2**63, 0.5, "", "x", [], {}, None, True))
+            return copy
+        at = at[key]
+
+
+def mutated_documents(folder):
+    """Strategies and clusters with a value changed: a price or a line, not a crash nor a slow answer."""
+    draw = random.Random(SEED)
+    strategy = json.loads(run("estimate", *PRICED[:4], "--ep", "4", "--dp", "8", "--pp", "2", "--global-batch", "64", "--json")[0].stdout)["strategy"]
+    cluster = json.loads(run("cluster", "dgx-h100", "--json")[0].stdout)
+    answered = 0
+    for number in range(400 if FULL_COUNTS else 60):
+        path = folder / "mutated.json"
+        path.write_text(json.dumps(mutated(cluster if number % 2 else strategy, draw)))
+        for command in ("estimate", "sim"):
+            flags = ["--cluster", path, "--ep", "4", "--dp", "8"] if number % 2 else ["--cluster", "dgx-h100", "--strategy", path]
+            done, seconds = run(command, "--model", "mixtral-8x7b", *flags, "--json")
+            assert seconds < 5, (command, path.read_text(), seconds)
+            assert (done.returncode == 0) == bool(done.stdout) and (done.returncode == 0 or problems_of(done.stderr)), (command, path.read_text(), done)
+            answered += done.returncode == 0
+    assert answered, "all are refused: this tests little"
+    print(f"mutated strategies and clusters: {answered} answers, the others refused")
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         many_keys(pathlib.Path(name))
+        broken_documents(pathlib.Path(name))
+        mutated_documents(pathlib.Path(name))
     what_ifs()
     batches()
     print("absurd factors and batches: one line each, within a second, or an answer")

@@ -190,6 +190,30 @@ def told(root, calm, name, wrap):
         saved_and_resumed(root, root / "run", calm)
 
 
+def told_early(root):
+    """In the start, in a save, in what follows the last step: nothing is left half, and the code says what is."""
+    moments = [lambda p, s=s: time.sleep(s) for s in (0.02, 0.1, 0.3, 0.6)] + [lambda p: wait_until(p, lambda: list((root / "run").glob("checkpoints/*.tmp-*")))] * 2
+    moments += [lambda p: wait_until(p, lambda: (root / "run/weights").exists())]
+    for number, wait in enumerate(moments):
+        command = train_command(root, root / "run", MESH, "--checkpoint-every", "5", "--validation", "0.1", "--validate-every", "5", "--export")
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        wait(process)
+        process.terminate()
+        text = process.communicate(timeout=60)[1]
+        assert process.returncode in (0, 3, -signal.SIGTERM), f"moment {number}: exit code {process.returncode}: {text}"
+        if process.returncode >= 0:
+            step = last_step(root / "run")
+            assert files(root / "run", step) and (process.returncode == 3 or step == STEPS), f"moment {number}: exit code {process.returncode} behind step {step}: {text}"
+            done = subprocess.run([PIPER, "checkpoint", "verify", str(root / "run")], capture_output=True, text=True)
+            assert done.returncode == 0 and "unfinished" not in done.stdout, done.stdout + done.stderr
+        shutil.rmtree(root / "run", ignore_errors=True)
+
+
+def wait_until(process, condition):
+    while process.poll() is None and not condition():
+        time.sleep(0.001)
+
+
 def ignored(root, calm, name, wrap):
     """As nohup starts it: a hangup is nothing to it."""
     process = started(wrap(train_command(root, root / "run", MESH)), start_new_session=True,
@@ -223,6 +247,7 @@ def main():
         calm = root / "calm"
         train(root, calm, MESH, "--checkpoint-every", "50")
         limit_of_time(root)
+        told_early(root)
         print(f"{every_command(root)} commands: a full device and a closed pipe are said, exit code 1")
         for launcher, wrap in wrappers():
             lost_while_training(root, calm, launcher, wrap)

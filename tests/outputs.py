@@ -218,6 +218,21 @@ def check_shared_checkpoints(root):
         first.wait()
 
 
+def check_started_at_once(root):
+    """Of two that start in one folder at the same time one trains, and the other is told why not."""
+    for number in range(6):
+        run = root / f"at-once-{number}"
+        both = [subprocess.Popen(command_of(root, run, "--checkpoint-every", "10", "--steps", "20", mesh=(1, 1, 1)), stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        said = [process.communicate(timeout=120)[1] for process in both]
+        codes = [process.returncode for process in both]
+        assert sorted(codes) == [0, 2], (codes, said)
+        assert "another run" in said[codes.index(2)] or "is in use" in said[codes.index(2)] or "--resume" in said[codes.index(2)], said
+        steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert steps == list(range(1, 21)), steps
+        assert subprocess.run([PIPER, "checkpoint", "verify", str(run)], capture_output=True).returncode == 0
+
+
 def check_removed_record(root):
     run = subprocess.Popen(command_of(root, root / "removed", "--checkpoint-every", "50", "--steps", "400", mesh=(1, 1, 1)), stdout=subprocess.PIPE,
                            stderr=subprocess.STDOUT, text=True)
@@ -278,7 +293,7 @@ def main():
         write_inputs(root)
         described = subprocess.run([PIPER, "cluster", "rtx4090x8", "--json"], capture_output=True, check=True)
         (root / "cluster.json").write_bytes(described.stdout)
-        for check in (check_planner, check_profile, check_records, check_fresh, check_export, check_shared_checkpoints, check_removed_record,
+        for check in (check_planner, check_profile, check_records, check_fresh, check_export, check_shared_checkpoints, check_started_at_once, check_removed_record,
                       check_any_bytes, check_long_record):
             start = time.monotonic()
             check(root)

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -109,7 +110,12 @@ def other_precisions(folder, no_partial_file):
     assert "was not written by Piper" in piper("profile", *SHORT, 1, "--out", only, *fresh, code=2)
     assert no_partial_file.read_text() == "something else\n"
     fresh.append("--force")
-    assert json.loads(piper("profile", *SHORT, 1, "--precision", "bf16", "--out", only, *fresh))["num_restored"] == 0
+    # Beside another one, which holds this name: each says so.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind("\0piper profile")
+        run = subprocess.run([PIPER, "profile", *SHORT, "1", "--precision", "bf16", "--out", str(only), *map(str, fresh)], capture_output=True, text=True)
+        assert run.returncode == 0 and json.loads(run.stdout)["num_restored"] == 0, run
+        assert "warning: another `piper profile` is measuring on this machine" in run.stderr and other.recv(1) == b"p", run.stderr
     plan = json.loads(piper("plan", "--model", "piper-10m", "--cluster", only, "--devices", 2, "--sequence", 64, "--global-batch", 4, "--json"))
     assert plan["strategies"][0]["precision"] == "bf16", plan["strategies"][0]
     run = json.loads(piper("train", "--model", "piper-10m", "--cluster", only, "--pp", 1, "--ep", 1, "--dp", 2, "--sequence", 32, "--global-batch", 2,

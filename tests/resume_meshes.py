@@ -10,6 +10,15 @@ from tiny_run import PIPER, STEPS, files, metrics, train, write_inputs
 BASE = (2, 2, 2)
 OTHERS = [(1, 1, 1), (1, 4, 4), (4, 1, 2), (2, 1, 4), (1, 2, 2), (2, 2, 1, 2), (1, 4, 2, 2), (1, 2, 1, 1, 2)]  # pp ep dp, and tp, and cp
 TOLERANCE = 1e-5
+SETTINGS = [  # pp ep dp tp, and flags: each resumes to its own bits
+    ((1, 2, 4), "--zero", "3"),
+    ((1, 2, 4), "--zero", "1", "--rebalance", "random:0.5", "--rebalance-every", "2"),
+    ((1, 2, 4), "--redundant-experts", "4", "--rebalance", "shadow"),
+    ((1, 2, 4), "--zero", "1", "--offload", "optimizer+activations"),
+    ((1, 2, 4), "--capacity-factor", "1", "--pad-to-capacity"),
+    ((1, 2, 2, 2), "--etp", "2"),
+    ((1, 2, 2), "--tp", "2", "--etp", "2", "--moe-schedule", "parm-s1"),  # without sequence parallelism
+]
 
 
 def copy_until(whole, run, step):
@@ -47,6 +56,13 @@ def main():
             assert "resuming after step 20" in out and "resharding" not in out, out
             assert metrics(run) == metrics(calm), f"resumed on {mesh}: metrics differ"
             assert files(run, STEPS) == files(calm, STEPS), f"resumed on {mesh}: final checkpoints differ"
+        for number, (mesh, *flags) in enumerate(SETTINGS):
+            calm, run = (root / f"{kind}-setting-{number}" for kind in ("calm", "own"))
+            train(root, calm, mesh, *saving, *flags)
+            copy_until(calm, run, 30)
+            out = train(root, run, mesh, *saving, *flags, "--resume")
+            assert "resuming after step 30" in out, out
+            assert metrics(run) == metrics(calm) and files(run, STEPS) == files(calm, STEPS), f"resumed with {flags}: the end differs"
         train(root, root / "waiting", BASE, *saving, "--no-async-save")
         assert files(root / "waiting", STEPS) == files(whole, STEPS), "saving while training goes on changes what is saved"
 
@@ -117,7 +133,7 @@ def main():
 
         falls = metrics(whole)[0]["loss"] - metrics(whole)[-1]["loss"]
         assert falls > 1, f"the loss falls by {falls} only: the comparison sees too little"
-    print(f"resume: bit-equal after 3 save points of {STEPS} steps, and on {len(OTHERS)} more meshes after one; resharded to {len(OTHERS)} other meshes and back the loss differs by at most {worst:.1e}")
+    print(f"resume: bit-equal after 3 save points of {STEPS} steps, and on {len(OTHERS)} more meshes and with {len(SETTINGS)} other settings after one; resharded to {len(OTHERS)} other meshes and back the loss differs by at most {worst:.1e}")
 
 
 if __name__ == "__main__":

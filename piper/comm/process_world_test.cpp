@@ -12,9 +12,11 @@
 #include <sys/socket.h>
 #include <testing/base/text.h>
 #include <testing/comm/world_patterns.h>
+#include <tests/switches.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -31,12 +33,13 @@ namespace fs = std::filesystem;
 // Processes of a run, each a thread of this one with a world of its own: as good as processes for
 // all but their deaths (process_fault_test.cpp).
 struct Run {
-  explicit Run(int64_t num_processes, int64_t num_ranks) : num_ranks(num_ranks) {
-    const Listener listener = listen_on(kLoopback, 0);
+  explicit Run(int64_t num_processes, int64_t num_ranks, const std::string& address = kLoopback)
+      : num_ranks(num_ranks) {
+    const Listener listener = listen_on(address, 0);
     for (int64_t p = 0; p < num_processes; ++p)
       launches.push_back({.process = p,
                           .num_processes = num_processes,
-                          .master_address = kLoopback,
+                          .master_address = address,
                           .master_port = listener.port,
                           .secret = "s",
                           .listen_fd = p == 0 ? listener.fd : -1});
@@ -80,6 +83,20 @@ TEST_CASE("messages and sums over TCP are those of the local world, for any spre
           Strings(num_processes));
     CHECK(wrong == Strings(num_processes));
   }
+}
+
+TEST_CASE("processes meet and exchange over IPv6 as over IPv4") {
+  try {
+    close(listen_on("::1", 0).fd);
+  } catch (const std::exception& error) {
+    testing::skip_case(fmt::format("no IPv6 here: {}", error.what()));
+    return;
+  }
+  std::vector<std::string> wrong(2);
+  const Run run(2, 4, "::1");
+  CHECK(run.execute([&](World& world) { wrong[world.process()] = wrong_patterns(world); }) ==
+        Strings(2));
+  CHECK(wrong == Strings(2));
 }
 
 TEST_CASE("a world knows its ranks and shares texts by process") {
@@ -383,6 +400,31 @@ TEST_CASE("strangers are dropped without a word, those who know the secret are c
   CHECK(contains(refused, "another PIPER_SECRET?"));
   CHECK(before == std::set<std::string>{"0100007F"});
   CHECK(after.empty());
+}
+
+TEST_CASE("a knock that was overheard lets nobody in, however often it is said again") {
+  Run run(2, 2);
+  const int port = run.launches[0].master_port;
+  const Launch member = run.launches[1];
+  run.launches.pop_back();
+  double waited = 0;
+  std::thread crowd([&] {
+    std::vector<int> replayed(600);
+    for (int& fd : replayed) {
+      fd = connect_to(port);
+      const auto overheard = knock(member.secret);
+      [[maybe_unused]] const ssize_t said =
+          ::send(fd, overheard.data(), overheard.size(), MSG_NOSIGNAL);
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    const auto world = make_process_world(member, 2, run.options);
+    waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    CHECK(wrong_patterns(*world) == "");
+    for (const int fd : replayed) close(fd);
+  });
+  CHECK(run.execute([&](World& world) { CHECK(wrong_patterns(world) == ""); }) == Strings(1));
+  crowd.join();
+  CHECK(waited < 2);
 }
 
 TEST_CASE("members get in while strangers come without end") {
