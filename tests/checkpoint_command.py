@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """piper checkpoint list | verify: what is there, what is wrong with it, and the exit code."""
+import hashlib
 import json
 import pathlib
 import shutil
@@ -15,10 +16,25 @@ def checkpoint(*arguments, code):
     return done.stdout + done.stderr
 
 
+def newer(root):
+    """A checkpoint of a newer Piper: the run names it and ends, it does not go back to an older one, and nothing is renamed."""
+    run = root / "newer"
+    train(root, run, (1, 2, 2), "--checkpoint-every", "2", "--stop-after", "4", "--keep-checkpoints", "3")
+    newest = run / "checkpoints/step-00000004"
+    text = (newest / "manifest.json").read_text().replace("piper-checkpoint-2", "piper-checkpoint-3")
+    (newest / "manifest.json").write_text(text)
+    (newest / "manifest.json.sha256").write_text(f"{hashlib.sha256(text.encode()).hexdigest()}  manifest.json\n")
+    before = sorted(path.name for path in (run / "checkpoints").iterdir())
+    said = train(root, run, (1, 2, 2), "--resume", code=2)
+    assert "piper-checkpoint-3" in said and "newer Piper" in said, said
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == before
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name)
         write_inputs(root)
+        newer(root)
         run = root / "run"
         train(root, run, (2, 2, 2), "--checkpoint-every", "4", "--stop-after", "12", "--keep-checkpoints", "3")
         folder = run / "checkpoints"

@@ -18,12 +18,22 @@ def free_port():
         return s.getsockname()[1]
 
 
-def two(commands):
+LAUNCHERS = {  # what each sets for process P of 2
+    "piper launch": {"PIPER_PROCESS": "P", "PIPER_NUM_PROCESSES": "2", "PIPER_LOCAL_PROCESS": "P"},
+    "torchrun": {"RANK": "P", "WORLD_SIZE": "2", "LOCAL_RANK": "P", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+                 "TORCHELASTIC_RUN_ID": "none"},
+    "Slurm": {"SLURM_PROCID": "P", "SLURM_NTASKS": "2", "SLURM_LOCALID": "P", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"},
+    "Open MPI": {"OMPI_COMM_WORLD_RANK": "P", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "P"},
+    "MPICH": {"PMI_RANK": "P", "PMI_SIZE": "2", "MPI_LOCALRANKID": "P"},
+}
+
+
+def two(commands, launcher="piper launch"):
     """Exit codes and what was said on standard error, of two processes of one run."""
     port = str(free_port())
     started = []
     for process, command in enumerate(commands):
-        environment = {**os.environ, "PIPER_PROCESS": str(process), "PIPER_NUM_PROCESSES": "2", "PIPER_LOCAL_PROCESS": str(process),
+        environment = {**os.environ, **{name: value.replace("P", str(process)) for name, value in LAUNCHERS[launcher].items()},
                        "PIPER_MASTER_ADDRESS": "127.0.0.1", "PIPER_MASTER_PORT": port, "PIPER_SECRET": "0123456789abcdef0123456789"}
         started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment))
     ended = []
@@ -73,6 +83,10 @@ def variants(root):
     middle = (root / "text.txt").read_text()
     pathlib.Path(validation).write_text(middle[:100] + "~" + middle[101:])
     yield "text", [train_command(model, t, run) for t in (text, other_text)]
+    folders = [str(root / f"tokens-{number}") for number in range(2)]
+    for folder, source in zip(folders, (text, other_text)):
+        subprocess.run([PIPER, "data", "build", "--input", source, "--out", folder], check=True, capture_output=True)
+    yield "text", [train_command(model, folder, run) for folder in folders]
     yield "text of the validation", [train_command(model, t, run, "--validation", "0.1") for t in (text, other_text)]
     yield "text", [train_command(model, t, run, "--validation", "0.1") for t in (text, validation)]
     for what, change in (("model", {"router_aux_loss_coef": 0.5}), ("model", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
@@ -119,11 +133,12 @@ def main():
         for code, said in two([alike, alike]):
             assert code == 0, said
         not_finite(root, alike)
-        for commands, says in (([[*alike, "--stepz", "3"]] * 2, (True, True)), ([[*alike[:-1]]] * 2, (True, True))):
-            for process, ((code, said), expected) in enumerate(zip(two(commands), says)):
-                assert (code == 2) == expected and said.strip(), f"process {process} ended with {code} and said '{said}'"
-        (code, said) = two([[PIPER, "--version"], [*alike, "--stepz", "3"]])[1]
-        assert code == 2 and "unknown flag '--stepz'" in said, f"process 1 alone is wrong, ends with {code} and says '{said}'"
+        for launcher in LAUNCHERS:
+            for command in ([*alike, "--stepz", "3"], alike[:-1]):
+                for process, (code, said) in enumerate(two([command, command], launcher)):
+                    assert code == 2 and said.strip(), f"{launcher}: process {process} ended with {code} and said '{said}'"
+            code, said = two([[PIPER, "--version"], [*alike, "--stepz", "3"]], launcher)[1]
+            assert code == 2 and "unknown flag '--stepz'" in said, f"{launcher}: process 1 alone is wrong, ends with {code} and says '{said}'"
     print(f"launch: {count} pairs of processes with other inputs end with 2 and name them; a wrong command line is said by each process")
 
 
