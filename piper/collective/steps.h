@@ -8,7 +8,7 @@
 // elements for a reduction.
 #pragma once
 
-#include <piper/collective/after.h>
+#include <piper/base/short_list.h>
 
 #include <cstdint>
 #include <vector>
@@ -35,6 +35,9 @@ enum class StepKind : uint8_t {
   kCopyRows,  // rows picked by number: row `to` of target := row `from` of source, for each pair
   kAddRows,   // the same, added to the target's row
 };
+
+// What a step waits for: indices of steps.
+using After = ShortList<int32_t, 2>;
 
 // A row is `MemberSteps::row_count` units; rows are counted from the start of the block.
 struct RowPair {

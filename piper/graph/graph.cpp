@@ -45,7 +45,7 @@ SlotId Graph::add_slot(Slot slot) {
 }
 
 template <class T>
-Task::Range Graph::append(std::vector<T>& pool, const ShortList<T>& list) {
+Task::Range Graph::append(std::vector<T>& pool, const List<T>& list) {
   const auto first = static_cast<uint32_t>(pool.size());
   for (const T& id : list)
     if (id.valid()) pool.push_back(id);

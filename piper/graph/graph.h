@@ -20,8 +20,8 @@
 // routing.
 #pragma once
 
+#include <piper/base/short_list.h>
 #include <piper/base/strong_id.h>
-#include <piper/graph/short_list.h>
 
 #include <cstdint>
 #include <map>
@@ -40,6 +40,10 @@ using SegmentId =
     StrongId<struct SegmentTag>;  // opaque: an index into the writer's table of segments
 using SlotShape =
     StrongId<struct SlotShapeTag>;  // opaque: an index into the writer's table of shapes
+
+// What a task names of others.
+template <class T>
+using List = ShortList<T, 6>;
 
 enum class Stream : uint8_t { kCompute, kExchange, kSend, kReceive, kStates, kHost };
 inline constexpr int kNumStreams = 6;
@@ -108,9 +112,9 @@ struct NewTask {
   OperationId operation = OperationId::none();
   GroupId group = GroupId::none();
   Rank peer = Rank::none();
-  ShortList<TaskId> dependencies;
-  ShortList<SlotId> reads, writes;
-  ShortList<SlotId> frees;       // slots whose life ends with this task
+  List<TaskId> dependencies;
+  List<SlotId> reads, writes;
+  List<SlotId> frees;            // slots whose life ends with this task
   std::optional<Stream> stream;  // another than that of the kind
 };
 
@@ -155,7 +159,7 @@ class Graph {
     return {pool.data() + r.first, r.count};
   }
   template <class T>
-  static Task::Range append(std::vector<T>& pool, const ShortList<T>& list);
+  static Task::Range append(std::vector<T>& pool, const List<T>& list);
 
   int64_t num_ranks_;
   int32_t num_operations_ = 0;

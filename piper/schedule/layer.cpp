@@ -44,7 +44,7 @@ void write_layer_task(RankWriter& writer, const LayerPasses& passes, const Layer
     return;
   }
   const bool in_order = writer.step().style.in_order;
-  graph::ShortList<TaskId> after = in_order ? posted.all() : posted.earlier;
+  graph::List<TaskId> after = in_order ? posted.all() : posted.earlier;
   after.push_back(posted.counts);
   if (task.is_behind_exchange) after.push_back(posted.exchange);
   if (task.is_behind_compute) after.push_back(posted.computed);

@@ -20,7 +20,7 @@ namespace piper::schedule {
 
 // A slot of a program; one storage for each micro-batch that is on its way.
 using LayerSlot = StrongId<struct LayerSlotTag>;
-using LayerSlotList = graph::ShortList<LayerSlot>;  // none() entries are left out
+using LayerSlotList = graph::List<LayerSlot>;  // none() entries are left out
 
 struct LayerOperation {
   graph::TaskKind kind = graph::TaskKind::kCompute;

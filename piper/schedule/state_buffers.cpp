@@ -73,8 +73,8 @@ bool adds_to(const StepWriter& step, SegmentKind segment, Phase phase, SegmentKi
 
 }  // namespace
 
-graph::ShortList<StateBuffer> state_buffers(const StepWriter& step, int32_t layer) {
-  graph::ShortList<StateBuffer> buffers;
+graph::List<StateBuffer> state_buffers(const StepWriter& step, int32_t layer) {
+  graph::List<StateBuffer> buffers;
   const auto add = [&](SegmentKind weights, SegmentKind gradients) {
     if (step.layout.size(axis_of(TaskKind::kAllReduce, gradients)) > 1)
       buffers.push_back({weights, gradients});
@@ -100,9 +100,9 @@ int32_t layer_before_module(const StepWriter& step, int32_t module) {
   return module == step.model.num_layers() ? kHeadLayer : module - 1;
 }
 
-graph::ShortList<Segment> divided_gradients_of(const StepWriter& step, const Segment& segment,
-                                               Phase phase) {
-  graph::ShortList<Segment> added;
+graph::List<Segment> divided_gradients_of(const StepWriter& step, const Segment& segment,
+                                          Phase phase) {
+  graph::List<Segment> added;
   if (step.style.evaluates) return added;
   const auto add = [&](int32_t layer) {
     if (!divides_gradients(step, layer)) return;

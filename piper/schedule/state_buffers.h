@@ -19,7 +19,7 @@ struct StateBuffer {
 };
 
 // Of a layer (>= 0) or an end those that at least two ranks hold alike.
-graph::ShortList<StateBuffer> state_buffers(const StepWriter& step, int32_t layer);
+graph::List<StateBuffer> state_buffers(const StepWriter& step, int32_t layer);
 
 // Whether experts of a layer have copies on other ranks (expert_copies.h).
 bool copies_experts(const StepWriter& step, int32_t layer);
@@ -36,7 +36,7 @@ int32_t layer_before_module(const StepWriter& step, int32_t module);
 // are divided. A head adds to its table in the forward, to its norm in the backward; of a backward
 // in two parts the input's part adds to norms and biases. A module's join adds to the norm of the
 // head before it and to the embedding as well.
-graph::ShortList<Segment> divided_gradients_of(const StepWriter& step, const Segment& segment,
-                                               graph::Phase phase);
+graph::List<Segment> divided_gradients_of(const StepWriter& step, const Segment& segment,
+                                          graph::Phase phase);
 
 }  // namespace piper::schedule

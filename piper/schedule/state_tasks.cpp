@@ -30,7 +30,7 @@ TaskId StateTasks::post_one(What what, Axis axis, const Segment& segment,
   const bool gathers = what == What::kGather;
   // Updated weights wait for nobody.
   const bool is_free = gathers && writer_.phase() == Phase::kForward && !gathers_always_;
-  graph::ShortList<TaskId> after;
+  graph::List<TaskId> after;
   if (!is_free) {
     after = style_.in_order ? behind.all() : behind.earlier;
     if (!style_.in_order || !behind.computed.valid()) after.push_back(writer_.last_compute());
@@ -53,13 +53,13 @@ TaskKind StateTasks::reduction_of(const Segment& segment) const {
 // Behind the last backward that adds to either: those of homes have all when it is done.
 TaskId StateTasks::bring_copies_home(int32_t layer, const PendingTasks& behind,
                                      const Slots& homes) {
-  graph::ShortList<TaskId> after = behind.earlier;
+  graph::List<TaskId> after = behind.earlier;
   after.push_back(writer_.last_compute());
   return writer_.collective(TaskKind::kReduceScatter, Axis::kExpert,
                             {SegmentKind::kCopiedGradients, layer}, homes, after);
 }
 
-TaskId StateTasks::spread_copies(int32_t layer, const graph::ShortList<TaskId>& gathered,
+TaskId StateTasks::spread_copies(int32_t layer, const graph::List<TaskId>& gathered,
                                  const Slots& homes) {
   return writer_.collective(TaskKind::kAllGather, Axis::kExpert,
                             {SegmentKind::kCopiedWeights, layer}, homes, gathered);
@@ -85,7 +85,7 @@ StateTasks::Tasks StateTasks::post(What what, int32_t layer, ComputePart share,
                                 is_of_experts ? behind_copies : behind, is_waited_for));
     }
   if (what == What::kGather && copies_experts(writer_.step(), layer)) {
-    graph::ShortList<TaskId> gathered;
+    graph::List<TaskId> gathered;
     for (const TaskId task : posted) gathered.push_back(task);
     posted.push_back(spread_copies(layer, gathered, {}));
   }
@@ -95,7 +95,7 @@ StateTasks::Tasks StateTasks::post(What what, int32_t layer, ComputePart share,
 }
 
 void StateTasks::hold_back(int32_t layer, const PendingTasks& behind) {
-  graph::ShortList<TaskId> after = behind.earlier;
+  graph::List<TaskId> after = behind.earlier;
   after.push_back(writer_.last_compute());
   const bool has_copies = copies_experts(writer_.step(), layer);
   bool is_alone = has_copies;  // copies whose homes nobody else holds
@@ -118,7 +118,7 @@ void StateTasks::start_held_back(size_t most, TaskId behind, bool in_turn) {
     held_back_.pop_front();
     const Segment segment{held.gradients, held.layer};
     const bool are_copies = held.gradients == SegmentKind::kCopiedGradients;
-    graph::ShortList<TaskId> after = held.behind;
+    graph::List<TaskId> after = held.behind;
     after.push_back(behind);
     // Copies' gradients come home before their layer's are summed.
     if (in_turn || come_home_) after.push_back(last_started_);
@@ -226,11 +226,11 @@ void StateTasks::keep_before(int32_t layer, const Place& place) {
 // An embedding's backward adds rows to its table, and experts' weights' part multiplies what was
 // kept; a head on the first table's rank computes with that. A module computes with the embedding,
 // with the norm before it and with the head, whose weights are those of the model's own.
-graph::ShortList<StateTasks::WeightsKey> StateTasks::weights_of(int32_t layer,
-                                                                const Place& place) const {
+graph::List<StateTasks::WeightsKey> StateTasks::weights_of(int32_t layer,
+                                                           const Place& place) const {
   const StepWriter& step = writer_.step();
   const bool is_weights_part = place.phase == Phase::kBackwardWeights;
-  graph::ShortList<WeightsKey> keys;
+  graph::List<WeightsKey> keys;
   if (layer == kEmbedding && place.phase != Phase::kForward) return keys;
   if (layer == kHead && is_weights_part) return keys;
   const auto add = [&](int32_t of) {
@@ -244,7 +244,7 @@ graph::ShortList<StateTasks::WeightsKey> StateTasks::weights_of(int32_t layer,
   if (is_module) {
     const int32_t before = layer_before_module(step, layer);
     // The norm is among what ranks hold whole: in the first buffer.
-    const graph::ShortList<StateBuffer> buffers = state_buffers(step, before);
+    const graph::List<StateBuffer> buffers = state_buffers(step, before);
     if (before != kHead && !buffers.empty() &&
         buffers.begin()->weights != SegmentKind::kExpertWeights)
       keys.push_back({buffers.begin()->weights, before});
@@ -260,7 +260,7 @@ void StateTasks::hold_weights(int32_t layer, const Place& place, PendingTasks& p
   const TaskId before = writer_.last_compute();
   const bool is_held_already = layer == kHead && place.phase != Phase::kForward;
   Slots homes;
-  graph::ShortList<TaskId> gathered;
+  graph::List<TaskId> gathered;
   for (const WeightsKey& key : weights_of(layer, place)) {
     Held& held = held_[key];
     if (!is_held_already && held.count++ == 0) {
@@ -284,8 +284,8 @@ void StateTasks::hold_weights(int32_t layer, const Place& place, PendingTasks& p
 
 void StateTasks::drop_weights(int32_t layer, const Place& place) {
   if (layer == kHead && place.phase == Phase::kForward && !style_.evaluates) return;
-  graph::ShortList<SlotId> dropped;
-  graph::ShortList<WeightsKey> keys;
+  graph::List<SlotId> dropped;
+  graph::List<WeightsKey> keys;
   for (const WeightsKey& key : weights_of(layer, place)) {
     Held& held = held_.at(key);
     if (--held.count > 0) continue;
@@ -363,7 +363,7 @@ void StateTasks::write_tied_embedding() {
   if (!is_summed_by_ends(kEmbedding) || !is_end) return;
   // It sums what the data group has summed, so it waits for all of that; by then there is nothing
   // to overlap with.
-  graph::ShortList<TaskId> after = reduced_;
+  graph::List<TaskId> after = reduced_;
   after.push_back(writer_.last_compute());
   reduced_.push_back(writer_.collective(TaskKind::kAllReduce, Axis::kEmbeddingTable,
                                         {SegmentKind::kTiedEmbedding, -1}, {}, after));

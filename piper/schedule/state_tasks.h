@@ -98,14 +98,14 @@ class StateTasks {
   struct HeldBack {
     SegmentKind gradients = SegmentKind::kDenseGradients;
     int32_t layer = 0;
-    graph::ShortList<graph::TaskId> behind;
+    graph::List<graph::TaskId> behind;
   };
   void hold_back(int32_t layer, const PendingTasks& behind);
   void start_held_back(size_t most, graph::TaskId behind, bool in_turn);
   // Copies of a layer's experts (expert_copies.h). `homes`: the slot of their homes' buffer, where
   // that is a slot.
   graph::TaskId bring_copies_home(int32_t layer, const PendingTasks& behind, const Slots& homes);
-  graph::TaskId spread_copies(int32_t layer, const graph::ShortList<graph::TaskId>& gathered,
+  graph::TaskId spread_copies(int32_t layer, const graph::List<graph::TaskId>& gathered,
                               const Slots& homes);
   void post_rest(What what, graph::TaskId behind);
   void write_tied_embedding();
@@ -115,8 +115,8 @@ class StateTasks {
     int32_t layer = 0;
     graph::Phase phase = graph::Phase::kBackward;
     int32_t micro_batch = -1;
-    graph::ShortList<graph::TaskId> tasks;
-    graph::ShortList<graph::SlotId> buffers;
+    graph::List<graph::TaskId> tasks;
+    graph::List<graph::SlotId> buffers;
   };
   void scatter(int32_t layer, const PendingTasks& behind, bool is_last);
   // Keeps this rank's share of the first so many, and gives their buffers back.
@@ -131,7 +131,7 @@ class StateTasks {
     graph::SlotId weights = graph::SlotId::none();
   };
   using WeightsKey = std::pair<SegmentKind, int32_t>;
-  graph::ShortList<WeightsKey> weights_of(int32_t layer, const Place& place) const;
+  graph::List<WeightsKey> weights_of(int32_t layer, const Place& place) const;
   void hold_weights(int32_t layer, const Place& place, PendingTasks& posted);
   void drop_weights(int32_t layer, const Place& place);
   // Whether the layer's dense parameters are a table that the ends sum (write_tied_embedding).
@@ -148,7 +148,7 @@ class StateTasks {
   // The last compute before the layer last come to: what is gathered waits for it.
   graph::TaskId gather_guard_ = graph::TaskId::none();
   ComputePart beside_;                                // what travels beside compute
-  graph::ShortList<graph::TaskId> reduced_;           // all reductions so far
+  graph::List<graph::TaskId> reduced_;                // all reductions so far
   std::vector<Travelling> travelling_;                // in the order of their reduce-scatters
   graph::TaskId last_state_ = graph::TaskId::none();  // on their own stream they follow each other
   std::vector<std::pair<int32_t, Tasks>> ahead_;      // gathered ahead, by layer

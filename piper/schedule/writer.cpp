@@ -192,7 +192,7 @@ void RankWriter::keep_for_weights(const Segment& segment, Slots& slots) {
     return of.segment.layer == segment.layer &&
            std::ranges::find(of.reads, freed) != of.reads.end();
   };
-  graph::ShortList<SlotId> frees;
+  graph::List<SlotId> frees;
   for (const SlotId freed : slots.frees) {
     const bool is_due =
         std::ranges::any_of(weights_due_, [&](const WeightsDue& of) { return reads(of, freed); });
@@ -220,7 +220,7 @@ void RankWriter::leave_weights(const Segment& segment, Slots& slots) {
 }
 
 TaskId RankWriter::compute(const Segment& segment, const Slots& slots,
-                           const graph::ShortList<TaskId>& after) {
+                           const graph::List<TaskId>& after) {
   Slots here = slots;
   if (phase_ == graph::Phase::kBackwardInput && has_weights_part(segment)) {
     if (segment.kind == SegmentKind::kEmbedding) {
@@ -264,9 +264,8 @@ void RankWriter::wait_for(PendingTasks& posted) {
   if (posted.latest.valid()) waited_for_.push_back(std::exchange(posted.latest, TaskId::none()));
 }
 
-TaskId RankWriter::host_copy(int32_t layer, const Slots& slots,
-                             const graph::ShortList<TaskId>& after) {
-  graph::ShortList<TaskId> behind = after;
+TaskId RankWriter::host_copy(int32_t layer, const Slots& slots, const graph::List<TaskId>& after) {
+  graph::List<TaskId> behind = after;
   if (step_.style.copies_in_turn) behind.push_back(last_host_copy_);
   last_host_copy_ = collective(TaskKind::kHostCopy, strategy::Axis::kRank,
                                {SegmentKind::kHostCopy, layer}, slots, behind);
@@ -274,7 +273,7 @@ TaskId RankWriter::host_copy(int32_t layer, const Slots& slots,
 }
 
 TaskId RankWriter::collective(TaskKind kind, strategy::Axis axis, const Segment& segment,
-                              const Slots& slots, const graph::ShortList<TaskId>& after,
+                              const Slots& slots, const graph::List<TaskId>& after,
                               std::optional<graph::Stream> stream) {
   graph::GroupId& group = groups_[static_cast<size_t>(axis)];
   if (!group.valid()) group = step_.graph().add_group(step_.layout.group(axis, rank_));

@@ -60,7 +60,7 @@ class StepWriter {
 
 // What a task reads, writes and frees, in the order that step.h fixes.
 struct Slots {
-  graph::ShortList<graph::SlotId> reads, writes, frees;  // none() entries are left out
+  graph::List<graph::SlotId> reads, writes, frees;  // none() entries are left out
 };
 
 // What an action has posted and its next compute, or whatever it posts next, waits for, beside what
@@ -68,7 +68,7 @@ struct Slots {
 struct PendingTasks {
   graph::TaskId counts = graph::TaskId::none();    // for the next all-to-all
   graph::TaskId exchange = graph::TaskId::none();  // the last all-to-all
-  graph::ShortList<graph::TaskId> earlier;
+  graph::List<graph::TaskId> earlier;
   // The last collective of a layer in trainers that compute in order: parts of compute that are
   // split off run beside it. And their last compute.
   graph::TaskId latest = graph::TaskId::none();
@@ -79,8 +79,8 @@ struct PendingTasks {
     if (task.valid()) earlier.push_back(task);
   }
   // In order: everything, and the last compute.
-  graph::ShortList<graph::TaskId> all() const {
-    graph::ShortList<graph::TaskId> list = earlier;
+  graph::List<graph::TaskId> all() const {
+    graph::List<graph::TaskId> list = earlier;
     list.push_back(latest);
     list.push_back(computed);
     return list;
@@ -105,18 +105,18 @@ class RankWriter {
 
   graph::SlotId slot(SlotKind kind, const Segment& segment);
   graph::TaskId compute(const Segment& segment, const Slots& slots,
-                        const graph::ShortList<graph::TaskId>& after = {});
+                        const graph::List<graph::TaskId>& after = {});
   // Between the ranks of the group. `segment` is the one whose rows, counts or gradients move.
   // `stream`: another than that of the kind.
   graph::TaskId collective(graph::TaskKind kind, strategy::Axis axis, const Segment& segment,
-                           const Slots& slots, const graph::ShortList<graph::TaskId>& after,
+                           const Slots& slots, const graph::List<graph::TaskId>& after,
                            std::optional<graph::Stream> stream = {});
   // Divided gradients (step.h): the buffer that has been added to since it was last taken, none()
   // where nothing was. What adds to it later has a new one.
   graph::SlotId take_gradients(const Segment& buffer);
   // Between this rank and its host.
   graph::TaskId host_copy(int32_t layer, const Slots& slots,
-                          const graph::ShortList<graph::TaskId>& after);
+                          const graph::List<graph::TaskId>& after);
   // The next compute waits for what was posted, or but for the last collective.
   void wait_for(PendingTasks& posted);
   void wait_for_earlier(PendingTasks& posted);
@@ -134,7 +134,7 @@ class RankWriter {
   // call, in the order of the backward.
   struct WeightsDue {
     Segment segment;
-    graph::ShortList<graph::SlotId> reads, frees;
+    graph::List<graph::SlotId> reads, frees;
   };
   std::vector<WeightsDue> take_weights_due() { return std::exchange(weights_due_, {}); }
   bool has_weights_due() const { return !weights_due_.empty(); }
@@ -159,7 +159,7 @@ class RankWriter {
   int32_t micro_batch_ = -1;
   graph::TaskId last_compute_ = graph::TaskId::none(), last_host_copy_ = graph::TaskId::none(),
                 last_exchange_ = graph::TaskId::none();
-  graph::ShortList<graph::TaskId> waited_for_;
+  graph::List<graph::TaskId> waited_for_;
   size_t first_slot_;                     // slots of this rank are numbered from here
   std::vector<graph::TaskId> writer_of_;  // by slot, less first_slot_
   std::array<graph::GroupId, strategy::kNumAxes> groups_;  // none() until it is used

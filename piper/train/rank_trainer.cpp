@@ -1,3 +1,4 @@
+#include <piper/balance/rank_load.h>
 #include <piper/base/error.h>
 #include <piper/cost/sent_bytes.h>
 #include <piper/executor/tensor_bytes.h>
@@ -54,13 +55,6 @@ int64_t total(const std::map<int32_t, std::vector<int64_t>>& by_layer) {
   for (const auto& [layer, counts] : by_layer)
     sum = std::accumulate(counts.begin(), counts.end(), sum);
   return sum;
-}
-
-double imbalance(const std::vector<int64_t>& counts) {
-  const auto total = static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
-  if (total == 0) return 0;
-  return static_cast<double>(*std::ranges::max_element(counts)) *
-         static_cast<double>(counts.size()) / total;
 }
 
 }  // namespace
@@ -310,7 +304,7 @@ void RankTrainer::apply(std::span<const double> statistics) {
   outcome_.learning_rate = optim::learning_rate(run_.options.learning_rate, number_);
   const double* next = take_counts(statistics.data() + kNumScalars, outcome_.expert_counts);
   for (const auto& [layer, counts] : outcome_.expert_counts)
-    outcome_.load_imbalance = std::max(outcome_.load_imbalance, imbalance(counts));
+    outcome_.load_imbalance = std::max(outcome_.load_imbalance, balance::imbalance(counts));
   if (run_.strategy.capacity.is_limited()) {
     take_counts(next, outcome_.expert_rows);
     const auto chosen = static_cast<double>(total(outcome_.expert_counts));
