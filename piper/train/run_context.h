@@ -4,7 +4,7 @@
 #include <piper/checkpoint/manifest.h>
 #include <piper/checkpoint/model_fingerprint.h>
 #include <piper/comm/world.h>
-#include <piper/train/run.h>
+#include <piper/train/run_request.h>
 
 #include <algorithm>
 #include <cstdint>

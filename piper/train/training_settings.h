@@ -3,7 +3,7 @@
 #pragma once
 
 #include <piper/base/json_fwd.h>
-#include <piper/train/run.h>
+#include <piper/train/run_request.h>
 
 #include <cstdint>
 #include <string>
