@@ -3,6 +3,7 @@
 #include <piper/cli/migrated_layers.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/rank_parameters.h>
+#include <piper/strategy/state_bytes.h>
 
 #include <utility>
 
@@ -47,7 +48,7 @@ std::vector<MigratedLayers> migrated_layers(const model::Model& model,
     row.expert_bytes =
         static_cast<double>(cost::moved_expert_bytes(model, layer, strategy::Precision::kBf16));
     row.bytes = static_cast<double>(row.parameters) *
-                static_cast<double>(cost::state_bytes(strategy::Precision::kBf16).moved());
+                static_cast<double>(strategy::state_bytes(strategy::Precision::kBf16).moved());
     row.seconds = migration_seconds(machine, ep, row.bytes);
     row.expert_seconds = ep > 1 ? cost::point_to_point_seconds(machine, 0, 1, row.expert_bytes) : 0;
     rows.push_back(std::move(row));

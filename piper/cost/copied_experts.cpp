@@ -1,8 +1,8 @@
 #include <piper/cost/copied_experts.h>
 #include <piper/cost/exchange_time.h>
-#include <piper/cost/rank_parameters.h>
 #include <piper/schedule/expert_copies.h>
 #include <piper/schedule/migration.h>
+#include <piper/strategy/state_bytes.h>
 
 #include <algorithm>
 
@@ -20,7 +20,7 @@ std::vector<collective::CopiedBlock> blocks_of(const model::Model& model,
 std::vector<int64_t> copied_bytes(const model::Model& model, const strategy::Strategy& strategy,
                                   int32_t layer, const balance::ExpertPlacement& placement,
                                   bool homeward) {
-  const StateBytes of = state_bytes(strategy.precision);
+  const strategy::StateBytes of = state_bytes(strategy.precision);
   std::vector<int64_t> bytes = collective::copied_units(
       placement.num_ranks(), blocks_of(model, strategy, layer, placement), homeward);
   for (int64_t& each : bytes) each *= homeward ? of.gradient : of.weight;

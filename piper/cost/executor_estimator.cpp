@@ -12,8 +12,10 @@
 #include <piper/cost/sent_bytes.h>
 #include <piper/cost/walked_memory.h>
 #include <piper/schedule/rank_chunks.h>
+#include <piper/schedule/step_statistics.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/residual_code.h>
+#include <piper/strategy/state_bytes.h>
 
 #include <algorithm>
 #include <functional>
@@ -718,7 +720,7 @@ ExactEstimate ExecutorEstimator::exact_time(const Strategy& s) {
   }
   const Group world{.size = s.mesh.world()};
   const double statistics = all_reduce_seconds(
-      cluster_, world, static_cast<double>(num_statistics(model_, s)) * sizeof(double));
+      cluster_, world, static_cast<double>(schedule::num_statistics(model_, s)) * sizeof(double));
   std::vector<double> updated;
   for (size_t i = 0; i < stages.size(); ++i)
     updated.push_back(strategy::offloads_optimizer(s.offload)
@@ -806,7 +808,7 @@ StageMemory ExecutorEstimator::state_memory(const Strategy& s, int64_t pp_rank) 
     own += optimized(s, chunk.stage, chunk.first_layer);
     gradients += gradient_parameters(model_, s, chunk.stage, 0);
   }
-  const StateBytes bytes = state_bytes(precision_);
+  const strategy::StateBytes bytes = state_bytes(precision_);
   StageMemory memory{.weights = held * bytes.weight, .gradients = gradients * bytes.gradient};
   (strategy::offloads_optimizer(s.offload) ? memory.host : memory.optimizer) =
       own * bytes.optimizer;
@@ -881,7 +883,7 @@ StageMemory ExecutorEstimator::stage_memory(const Strategy& s, int64_t index, in
     walk.transfer(ends.hidden_bytes);
   for (int64_t i = end; i-- > first_layer;) walk.layer_backward(layer(i));
 
-  const StateBytes bytes = state_bytes(precision_);
+  const strategy::StateBytes bytes = state_bytes(precision_);
   const RankParameters own = parameters(s, index, first_layer);
   const int64_t held = own.total() + copied_parameters(model_, s, index);
   // Its share of experts as it is, beside what all were told.

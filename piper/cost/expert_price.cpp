@@ -5,6 +5,7 @@
 #include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/state_bytes.h>
 
 #include <algorithm>
 

@@ -2,9 +2,9 @@
 #include <piper/base/error.h>
 #include <piper/cost/expert_rows.h>
 #include <piper/cost/layer_cost.h>
-#include <piper/cost/rank_parameters.h>
 #include <piper/cost/token_spread.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/state_bytes.h>
 #include <piper/strategy/token_chunk.h>
 
 #include <algorithm>

@@ -2,9 +2,9 @@
 #include <piper/cost/gradient_reduction_overlap.h>
 #include <piper/cost/layer_cost.h>
 #include <piper/cost/layer_walk.h>
-#include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
 #include <piper/schedule/layer_kind.h>
+#include <piper/strategy/state_bytes.h>
 #include <piper/strategy/token_chunk.h>
 
 #include <algorithm>

@@ -17,6 +17,7 @@
 #include <piper/schedule/rank_chunks.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/residual_code.h>
+#include <piper/strategy/state_bytes.h>
 #include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
@@ -77,7 +78,7 @@ class StepPricer {
     prices.links.transfer_seconds.resize(static_cast<size_t>(step_.graph.num_operations()));
     for (int64_t rank = 0; rank < strategy_.mesh.world(); ++rank) {
       prices.node_of_rank.push_back(static_cast<int32_t>(rank / cluster_.devices_per_node()));
-      const StateBytes bytes = state_bytes(strategy_.precision);
+      const strategy::StateBytes bytes = state_bytes(strategy_.precision);
       // Buffers of divided gradients are slots.
       prices.static_bytes.push_back(
           of_rank(Rank(rank), weight_parameters) * bytes.weight +

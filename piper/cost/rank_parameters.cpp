@@ -5,6 +5,7 @@
 #include <piper/strategy/divided_states.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/residual_code.h>
+#include <piper/strategy/state_bytes.h>
 #include <piper/strategy/strategy.h>
 
 namespace piper::cost {
@@ -25,24 +26,6 @@ int64_t dense_of_layer(const model::Model& model, int64_t layer) {
 }
 
 }  // namespace
-
-StateBytes state_bytes(strategy::Precision precision) {
-  switch (precision) {
-    case strategy::Precision::kFp32:
-      return {4, 4, 8};
-    case strategy::Precision::kBf16:
-    case strategy::Precision::kFp8:
-    case strategy::Precision::kMxfp8:
-    case strategy::Precision::kNvfp4:
-    case strategy::Precision::kFp16:
-      return {2, 4, 12};
-    case strategy::Precision::kFp64:
-      return {8, 8, 16};
-  }
-  return {};
-}
-
-int64_t element_bytes(strategy::Precision precision) { return state_bytes(precision).weight; }
 
 int64_t dense_parameters(const model::Model& model, int32_t layer, int64_t pp) {
   PIPER_CHECK(layer >= -2 && layer < std::ssize(model.layers), "no such gradient buffer");

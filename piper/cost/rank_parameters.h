@@ -1,4 +1,4 @@
-// Which parameters one rank holds, and the bytes of state that each of them brings.
+// Which parameters one rank holds.
 #pragma once
 
 #include <piper/model/count.h>
@@ -9,22 +9,6 @@
 #include <vector>
 
 namespace piper::cost {
-
-// Bytes of one parameter, by precision: fp32 4 + 4 + 8 (AdamW's two moments), bf16 2 + 4 + 12 (main
-// gradients in fp32, and an fp32 master copy), fp64 8 + 8 + 16.
-struct StateBytes {
-  int64_t weight = 0;
-  int64_t gradient = 0;
-  int64_t optimizer = 0;
-  int64_t total() const { return weight + gradient + optimizer; }
-  // What travels of a parameter that changes its rank between two steps: the master copy, or the
-  // weight where there is none, and the moments.
-  int64_t moved() const { return weight < gradient ? optimizer : weight + optimizer; }
-};
-StateBytes state_bytes(strategy::Precision precision);
-
-// Bytes of one element of an activation.
-int64_t element_bytes(strategy::Precision precision);
 
 // Parameters on one rank of a (virtual) stage. Routed experts are divided by ep x etp, matrices
 // that ranks share (tensor with sequence parallelism) by tp, everything else is replicated over the

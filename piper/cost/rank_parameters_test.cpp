@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <piper/cost/rank_parameters.h>
+#include <piper/strategy/state_bytes.h>
 #include <testing/cost/example_model.h>
 
 namespace piper::cost {

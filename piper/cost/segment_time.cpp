@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
-#include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
 #include <piper/strategy/residual_code.h>
+#include <piper/strategy/state_bytes.h>
 
 #include <algorithm>
 

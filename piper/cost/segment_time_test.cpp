@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
-#include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
+#include <piper/strategy/state_bytes.h>
 #include <testing/cost/example_model.h>
 #include <testing/cost/relative_approx.h>
 

@@ -10,8 +10,10 @@
 #include <piper/cost/rank_parameters.h>
 #include <piper/cost/sent_bytes.h>
 #include <piper/schedule/expert_copies.h>
+#include <piper/schedule/step_statistics.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/residual_code.h>
+#include <piper/strategy/state_bytes.h>
 #include <piper/strategy/token_chunk.h>
 
 #include <algorithm>
@@ -376,13 +378,6 @@ std::vector<SentBytes> sent_bytes(const schedule::StepGraph& step, const model::
   return Sender(step, model, strategy, topology, load).all();
 }
 
-int64_t num_statistics(const model::Model& model, const strategy::Strategy& strategy) {
-  int64_t experts = 0;
-  for (const model::Layer& layer : model.layers)
-    if (layer.feed_forward.is_moe()) experts += layer.feed_forward.num_experts;
-  return kNumScalarStatistics + (strategy.capacity.is_limited() ? 2 : 1) * experts;
-}
-
 namespace {
 
 // Of a micro-batch, those of which a rank routes tokens.
@@ -400,7 +395,7 @@ bool is_of_gradients(SegmentKind kind) {
 
 ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Model& model,
                              const strategy::Strategy& strategy) {
-  const StateBytes of = state_bytes(strategy.precision);
+  const strategy::StateBytes of = state_bytes(strategy.precision);
   const int64_t gradient = of.gradient;
   switch (segment.kind) {
     case SegmentKind::kDenseGradients:
@@ -428,7 +423,7 @@ ReducedBuffer reduced_buffer(const schedule::Segment& segment, const model::Mode
     case SegmentKind::kTiedEmbedding:
       return {model.vocabulary * model.hidden, gradient};
     case SegmentKind::kStatistics:
-      return {num_statistics(model, strategy), sizeof(double)};
+      return {schedule::num_statistics(model, strategy), sizeof(double)};
     case SegmentKind::kEmbedding:
     case SegmentKind::kAttention:
     case SegmentKind::kProjection:

@@ -38,11 +38,6 @@ std::vector<SentBytes> sent_bytes(const schedule::StepGraph& step, const model::
                                   const collective::Topology& topology,
                                   const ExpertLoad& load = {});
 
-// Values of 8 bytes that the ranks sum at the end of a step: loss sums, norm and flags, and how
-// often every expert was chosen (with a capacity, also the rows it computed).
-inline constexpr int64_t kNumScalarStatistics = 7;
-int64_t num_statistics(const model::Model& model, const strategy::Strategy& strategy);
-
 // Whether an all-reduce of the step sums gradients, in the strategy's form; counts, statistics and
 // parts of hidden states are summed directly.
 bool is_of_gradients(schedule::SegmentKind kind);

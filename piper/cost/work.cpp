@@ -1,8 +1,8 @@
 #include <piper/base/error.h>
-#include <piper/cost/rank_parameters.h>
 #include <piper/cost/work.h>
 #include <piper/model/count.h>
 #include <piper/model/shared_layer.h>
+#include <piper/strategy/state_bytes.h>
 
 #include <algorithm>
 
@@ -481,7 +481,7 @@ std::vector<Work> segment_work(const model::Model& model, const schedule::Segmen
 
 std::vector<Work> update_work(schedule::SegmentKind kind, double num_parameters,
                               strategy::Precision precision) {
-  const StateBytes bytes = state_bytes(precision);
+  const strategy::StateBytes bytes = state_bytes(precision);
   const auto gradient = static_cast<double>(bytes.gradient);
   if (kind == SegmentKind::kGradientNorm)
     return {{.kind = WorkKind::kFromMemory, .amount = num_parameters * gradient}};

@@ -2,12 +2,12 @@
 #include <piper/collective/all_gather_direct.h>
 #include <piper/collective/reductions.h>
 #include <piper/collective/ring_hop.h>
-#include <piper/cost/rank_parameters.h>
 #include <piper/executor/communication_tasks.h>
 #include <piper/executor/tensor_bytes.h>
 #include <piper/nn/expert_residuals.h>
 #include <piper/schedule/expert_copies.h>
 #include <piper/schedule/migration.h>
+#include <piper/strategy/state_bytes.h>
 
 #include <algorithm>
 #include <array>
@@ -105,8 +105,9 @@ std::unique_ptr<comm::Operation> CommunicationTasks::start_receive(const Task& t
   const int64_t tokens = strategy_.micro_batch_sequences * strategy_.sequence /
                          strategy::ranks_per_token_set(strategy_);
   if (meaning.kind == SlotKind::kExpertState)
-    slot.tensor = at::empty({meaning.parameters * cost::state_bytes(strategy_.precision).moved()},
-                            at::TensorOptions().dtype(at::kByte).device(context_.options.device));
+    slot.tensor =
+        at::empty({meaning.parameters * strategy::state_bytes(strategy_.precision).moved()},
+                  at::TensorOptions().dtype(at::kByte).device(context_.options.device));
   else
     slot.tensor = context_.empty({tokens, context_.model.hidden});
   return comm::start_receive(context_.tensors, task.peer, std::move(name),

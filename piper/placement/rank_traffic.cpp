@@ -3,6 +3,7 @@
 #include <piper/placement/rank_traffic.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/residual_code.h>
+#include <piper/strategy/state_bytes.h>
 
 #include <algorithm>
 #include <map>
@@ -26,7 +27,7 @@ struct StageBytes {
 class Writer {
  public:
   Writer(const model::Model& model, const Strategy& s)
-      : model_(model), s_(s), layout_(s), element_(of(cost::element_bytes(s.precision))) {}
+      : model_(model), s_(s), layout_(s), element_(of(strategy::element_bytes(s.precision))) {}
 
   std::vector<RankGroup> all() {
     std::vector<StageBytes> stages(static_cast<size_t>(s_.mesh.pp));
@@ -83,7 +84,7 @@ class Writer {
   // Gradients, and with ZeRO the weights, of which `part` is sent, over a ring.
   double reduced(double parameters, int64_t replicas, double part = 1) const {
     constexpr double kWeight = 2;
-    const double gradients = parameters * of(cost::state_bytes(s_.precision).gradient);
+    const double gradients = parameters * of(strategy::state_bytes(s_.precision).gradient);
     if (s_.zero == 0) return hop(2 * gradients, replicas);
     const double reduces = s_.zero >= 2 ? micro_batches() : 1;
     const double gathers = s_.zero == 3 ? 2 * micro_batches() : 1;
@@ -176,7 +177,7 @@ class Writer {
     if (!model_.shares_embedding() || !strategy::ends_apart(s_)) return;
     const double table = of(model_.vocabulary * model_.hidden) / of(s_.mesh.tp);
     add_pairs(Axis::kEmbeddingTable, 0, s_.mesh.pp - 1,
-              table * of(cost::state_bytes(s_.precision).gradient));
+              table * of(strategy::state_bytes(s_.precision).gradient));
   }
 
   const model::Model& model_;
@@ -196,8 +197,8 @@ double exchange_pair_bytes(const model::Model& model, const Strategy& s) {
   const Writer writer(model, s);
   for (int64_t layer = 0; layer < std::ssize(model.layers); ++layer)
     if (model.layers[static_cast<size_t>(layer)].feed_forward.is_moe())
-      return writer.layer_rows(layer) * of(model.hidden) * of(cost::element_bytes(s.precision)) /
-             of(s.mesh.ep);
+      return writer.layer_rows(layer) * of(model.hidden) *
+             of(strategy::element_bytes(s.precision)) / of(s.mesh.ep);
   return 0;
 }
 

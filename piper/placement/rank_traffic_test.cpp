@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
 #include <piper/cost/links.h>
-#include <piper/cost/rank_parameters.h>
 #include <piper/cost/sent_bytes.h>
 #include <piper/model/count.h>
 #include <piper/placement/rank_traffic.h>
+#include <piper/strategy/state_bytes.h>
 #include <testing/cost/example_model.h>
 
 #include <algorithm>
@@ -180,7 +180,7 @@ TEST_CASE(
   const model::Model model = example::mixture(2);
   const strategy::Strategy s = wide(model);  // the first stage: the table and one layer
   const model::LayerParameters n = model::count_layer(model, model.layers[0]);
-  const auto gradient = static_cast<double>(cost::state_bytes(s.precision).gradient);
+  const auto gradient = static_cast<double>(strategy::state_bytes(s.precision).gradient);
   const double table = 32 * 8;
   const double dense =
       (table + static_cast<double>(n.attention)) / 2 + static_cast<double>(n.norms + n.router);
@@ -200,7 +200,7 @@ TEST_CASE(
 TEST_CASE("ZeRO scatters gradients and gathers weights, from 2 on with every micro-batch") {
   const model::Model model = example::mixture(2);
   strategy::Strategy s = wide(model);
-  const auto gradient = static_cast<double>(cost::state_bytes(s.precision).gradient);
+  const auto gradient = static_cast<double>(strategy::state_bytes(s.precision).gradient);
   for (const Axis axis : {Axis::kData, Axis::kExpertData}) {
     CAPTURE(name(axis));
     s.zero = 0;
@@ -238,7 +238,7 @@ TEST_CASE("latent attention's keys and values travel with both of their parts") 
 TEST_CASE("ends hold a tied table together, each rank its share of it") {
   const model::Model model = example::mixture(2, true);
   const strategy::Strategy s = wide(model);
-  const auto gradient = static_cast<double>(cost::state_bytes(s.precision).gradient);
+  const auto gradient = static_cast<double>(strategy::state_bytes(s.precision).gradient);
   CHECK(bytes_of(model, s, Axis::kEmbeddingTable) == doctest::Approx(32 * 8 / 2.0 * gradient));
 }
 

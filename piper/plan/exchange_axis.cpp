@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 #include <piper/base/json.h>
 #include <piper/base/units.h>
-#include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
 #include <piper/plan/exchange_axis.h>
 #include <piper/plan/exchange_pick.h>
 #include <piper/plan/threads.h>
+#include <piper/strategy/state_bytes.h>
 
 #include <algorithm>
 #include <utility>
@@ -89,7 +89,7 @@ ExchangeTask exchange_task(const model::Model& model, const Strategy& s, double 
   task.routed = {most_chosen(model),
                  static_cast<double>(model.hidden) *
                      static_cast<double>(element_bytes > 0 ? element_bytes
-                                                           : cost::element_bytes(s.precision))};
+                                                           : strategy::element_bytes(s.precision))};
   task.load.pair_bytes = tokens * largest_top_k(model) * s.capacity.balanced_part() *
                          task.routed.row_bytes / static_cast<double>(s.mesh.ep);
   if (model.num_moe_layers() == 0) task.group.size = 1;

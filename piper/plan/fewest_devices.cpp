@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
-#include <piper/cost/rank_parameters.h>
 #include <piper/model/count.h>
 #include <piper/plan/contradictions.h>
 #include <piper/plan/device_walk.h>
 #include <piper/plan/fewest_devices.h>
 #include <piper/plan/ranking.h>
 #include <piper/plan/shapes.h>
+#include <piper/strategy/state_bytes.h>
 
 #include <algorithm>
 #include <exception>
@@ -36,7 +36,7 @@ double least_state_bytes(const Request& r) {
   });
   double each = 0;
   if (r.has_exact_costs()) {
-    const cost::StateBytes bytes = cost::state_bytes(r.precision);
+    const strategy::StateBytes bytes = strategy::state_bytes(r.precision);
     each = static_cast<double>(may_leave ? bytes.weight : bytes.total());
   } else {
     constexpr double kOptimizer = 12;  // as cost/trainer/stage_memory.cpp has it

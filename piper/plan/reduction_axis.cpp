@@ -4,6 +4,7 @@
 #include <piper/cost/rank_parameters.h>
 #include <piper/plan/reduction_axis.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/state_bytes.h>
 
 #include <vector>
 
@@ -27,7 +28,7 @@ double reduction_seconds(const model::Model& model, const cluster::Cluster& clus
     experts +=
         static_cast<double>(cost::expert_parameters(model, layer, s.mesh.ranks_per_expert_set()));
   }
-  const auto gradient = static_cast<double>(cost::state_bytes(s.precision).gradient) /
+  const auto gradient = static_cast<double>(strategy::state_bytes(s.precision).gradient) /
                         static_cast<double>(model.num_layers());
   const strategy::RankLayout layout(s);
   const auto seconds = [&](strategy::Axis axis, double parameters) {

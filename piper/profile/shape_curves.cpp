@@ -6,6 +6,7 @@
 #include <piper/nn/tensor_ops.h>
 #include <piper/profile/bench_operations.h>
 #include <piper/profile/shape_curves.h>
+#include <piper/strategy/state_bytes.h>
 
 #include <algorithm>
 #include <set>

@@ -1,6 +1,5 @@
 #include <piper/balance/rank_load.h>
 #include <piper/base/error.h>
-#include <piper/cost/sent_bytes.h>
 #include <piper/executor/tensor_bytes.h>
 #include <piper/executor/tensor_device_operations.h>
 #include <piper/nn/host_read.h>
@@ -8,6 +7,7 @@
 #include <piper/optim/parameter_share.h>
 #include <piper/schedule/migration.h>
 #include <piper/schedule/rank_chunks.h>
+#include <piper/schedule/step_statistics.h>
 #include <piper/strategy/divided_states.h>
 #include <piper/strategy/rank_layout.h>
 #include <piper/strategy/residual_code.h>
@@ -21,20 +21,6 @@
 
 namespace piper::train {
 namespace {
-
-// The statistics that a step sums over the world: these, then the choices of every expert of every
-// mixture layer and, with a capacity, its rows.
-enum Statistic : size_t {
-  kSquaredNorm,
-  kLossSum,
-  kTargetTokens,
-  kAuxiliaryLoss,
-  kZLoss,
-  kMtpLoss,
-  kStops,
-  kNumScalars
-};
-static_assert(kNumScalars == cost::kNumScalarStatistics);
 
 nn::StageOptions stage_options(const RunShared& run, Rank rank) {
   const strategy::Strategy& s = run.strategy;
@@ -133,7 +119,7 @@ RankTrainer::RankTrainer(const RunShared& run, comm::Transport& transport, execu
                    : balance::ExpertPlacement::plain(num_experts(layer), run.strategy.mesh.ep,
                                                      run.strategy.redundant_experts));
   }
-  update_.num_statistics = cost::num_statistics(run.model, run.strategy);
+  update_.num_statistics = schedule::num_statistics(run.model, run.strategy);
   update_.local_statistics = [this](std::span<double> statistics) { local_statistics(statistics); };
   update_.apply = [this](std::span<const double> statistics) { apply(statistics); };
   if (!with_host) return;
@@ -196,7 +182,7 @@ LossSum RankTrainer::evaluate(int64_t number, const BatchSource& batches, int64_
     local_statistics(statistics, stage_->take_statistics());
   };
   look.apply = [&](std::span<const double> statistics) {
-    sums = {statistics[kLossSum], statistics[kTargetTokens]};
+    sums = {statistics[schedule::kLossSum], statistics[schedule::kTargetTokens]};
   };
   keep_weights();
   evaluation_executor_->run_step(number, fetch(batches, batch), look, nullptr);
@@ -254,20 +240,20 @@ void RankTrainer::gather_weights(uint64_t key, bool tells) {
 }
 
 void RankTrainer::local_statistics(std::span<double> statistics) {
-  statistics[kSquaredNorm] =
+  statistics[schedule::kSquaredNorm] =
       optim::sum_of_squares(stage_->parameters(), norm_shares_, gradient_shares_);
   local_statistics(statistics, stage_->take_statistics());
 }
 
 void RankTrainer::local_statistics(std::span<double> statistics,
                                    const nn::StageStatistics& stage) const {
-  statistics[kLossSum] = stage.loss_sum;
-  statistics[kTargetTokens] = static_cast<double>(stage.target_tokens);
-  statistics[kAuxiliaryLoss] = stage.auxiliary_loss;
-  statistics[kZLoss] = stage.z_loss;
-  statistics[kMtpLoss] = stage.mtp_loss;
-  statistics[kStops] = run_.stop_requested && run_.stop_requested() ? 1 : 0;
-  double* next = put_counts(statistics.data() + kNumScalars, stage.expert_counts);
+  statistics[schedule::kLossSum] = stage.loss_sum;
+  statistics[schedule::kTargetTokens] = static_cast<double>(stage.target_tokens);
+  statistics[schedule::kAuxiliaryLoss] = stage.auxiliary_loss;
+  statistics[schedule::kZLoss] = stage.z_loss;
+  statistics[schedule::kMtpLoss] = stage.mtp_loss;
+  statistics[schedule::kStops] = run_.stop_requested && run_.stop_requested() ? 1 : 0;
+  double* next = put_counts(statistics.data() + schedule::kNumScalars, stage.expert_counts);
   if (run_.strategy.capacity.is_limited()) put_counts(next, stage.expert_rows);
 }
 
@@ -295,14 +281,16 @@ const double* RankTrainer::take_counts(const double* next,
 }
 
 void RankTrainer::apply(std::span<const double> statistics) {
-  outcome_.loss = statistics[kLossSum] / std::max(1.0, statistics[kTargetTokens]);
-  outcome_.auxiliary_loss = statistics[kAuxiliaryLoss];
-  outcome_.z_loss = statistics[kZLoss];
-  if (run_.model.mtp_depth > 0) outcome_.mtp_loss = statistics[kMtpLoss];
-  outcome_.grad_norm = std::sqrt(statistics[kSquaredNorm]);
-  outcome_.stop = statistics[kStops] > 0;
+  outcome_.loss =
+      statistics[schedule::kLossSum] / std::max(1.0, statistics[schedule::kTargetTokens]);
+  outcome_.auxiliary_loss = statistics[schedule::kAuxiliaryLoss];
+  outcome_.z_loss = statistics[schedule::kZLoss];
+  if (run_.model.mtp_depth > 0) outcome_.mtp_loss = statistics[schedule::kMtpLoss];
+  outcome_.grad_norm = std::sqrt(statistics[schedule::kSquaredNorm]);
+  outcome_.stop = statistics[schedule::kStops] > 0;
   outcome_.learning_rate = optim::learning_rate(run_.options.learning_rate, number_);
-  const double* next = take_counts(statistics.data() + kNumScalars, outcome_.expert_counts);
+  const double* next =
+      take_counts(statistics.data() + schedule::kNumScalars, outcome_.expert_counts);
   for (const auto& [layer, counts] : outcome_.expert_counts)
     outcome_.load_imbalance = std::max(outcome_.load_imbalance, balance::imbalance(counts));
   if (run_.strategy.capacity.is_limited()) {
@@ -314,8 +302,9 @@ void RankTrainer::apply(std::span<const double> statistics) {
     outcome_.expert_rows = outcome_.expert_counts;
   }
   // The sums are the same bits on every rank, so all agree whether to skip.
-  outcome_.skipped = !std::isfinite(statistics[kSquaredNorm]) ||
-                     !std::isfinite(statistics[kLossSum]) || !std::isfinite(statistics[kMtpLoss]);
+  outcome_.skipped = !std::isfinite(statistics[schedule::kSquaredNorm]) ||
+                     !std::isfinite(statistics[schedule::kLossSum]) ||
+                     !std::isfinite(statistics[schedule::kMtpLoss]);
   if (outcome_.skipped) return;
   optimizer_->step(outcome_.learning_rate,
                    optim::clip_scale(outcome_.grad_norm, run_.options.clip_norm));

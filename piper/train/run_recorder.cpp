@@ -6,8 +6,8 @@
 #include <piper/report/run_files.h>
 #include <piper/schedule/rank_chunks.h>
 #include <piper/strategy/strategy.h>
-#include <piper/train/run.h>
 #include <piper/train/run_recorder.h>
+#include <piper/train/run_result.h>
 
 #include <algorithm>
 #include <cmath>

@@ -9,6 +9,7 @@
 #include <piper/executor/clock.h>
 #include <piper/model/count.h>
 #include <piper/strategy/rank_layout.h>
+#include <piper/strategy/state_bytes.h>
 #include <piper/train/available_memory.h>
 #include <piper/train/process_agreement.h>
 #include <piper/train/replicas.h>
@@ -70,7 +71,7 @@ int64_t RunSaver::bytes_saved_here() const {
   const model::Parameters all = model::count_parameters(run_.request.model);
   const bool has_modules = run_.request.model.mtp_depth > 0;
   parameters = std::min(parameters, all.total() + (has_modules ? all.next_token_layers : 0));
-  const cost::StateBytes of_parameter = cost::state_bytes(s.precision);
+  const strategy::StateBytes of_parameter = strategy::state_bytes(s.precision);
   return parameters * (of_parameter.weight + of_parameter.optimizer);
 }
 

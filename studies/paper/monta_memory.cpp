@@ -1,4 +1,5 @@
 #include <piper/base/error.h>
+#include <piper/strategy/state_bytes.h>
 #include <studies/paper/monta_memory.h>
 #include <studies/real.h>
 

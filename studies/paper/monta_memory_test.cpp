@@ -1,6 +1,7 @@
 // Tables 3 and 4 of MoNTA, by hand and against what their print says.
 #include <doctest/doctest.h>
 #include <piper/base/error.h>
+#include <piper/strategy/state_bytes.h>
 #include <studies/paper/monta_memory.h>
 
 using namespace piper;

@@ -2,11 +2,11 @@
 #include <fmt/ranges.h>
 #include <piper/base/error.h>
 #include <piper/base/units.h>
-#include <piper/cost/rank_parameters.h>
 #include <piper/cost/trainer/layer_pass.h>
 #include <piper/cost/trainer/mixture_order.h>
 #include <piper/cost/trainer/moe_schedules.h>
 #include <piper/cost/trainer/rates.h>
+#include <piper/strategy/state_bytes.h>
 
 #include <algorithm>
 #include <cmath>

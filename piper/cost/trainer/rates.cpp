@@ -2,9 +2,9 @@
 #include <piper/base/error.h>
 #include <piper/cost/exchange_time.h>
 #include <piper/cost/host_link.h>
-#include <piper/cost/rank_parameters.h>
 #include <piper/cost/segment_time.h>
 #include <piper/cost/trainer/rates.h>
+#include <piper/strategy/state_bytes.h>
 
 #include <algorithm>
 #include <cmath>
