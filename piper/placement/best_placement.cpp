@@ -91,7 +91,8 @@ class Brancher {
     return key;
   }
 
-  // Of the members that are placed; more of them never take less.
+  // The cost of a group from those of its members that are placed so far; it never falls when more
+  // are placed.
   double placed_seconds(const RankGroup& group) {
     double seconds = group.sent() * slots_.inner_seconds;
     for (size_t b = 0; b < filled_.size(); ++b) {

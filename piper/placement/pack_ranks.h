@@ -14,8 +14,8 @@ namespace piper::placement {
 // next lighter axis ties together. Numbered in the order of ranks.
 std::vector<std::vector<int32_t>> rank_blocks(std::span<const RankGroup> groups, int32_t num_ranks);
 
-// Which of the units that a block fits into takes it. Of equal ones: the one of fewest nodes, then
-// the first.
+// Which of the units that a block fits into takes it. Among equal ones it is the one of fewest
+// nodes, then the first.
 enum class PackRule : uint8_t {
   // where most of its kin are (same block one level up, then two, ...), then the emptiest
   kTogetherRoomy,

@@ -13,9 +13,9 @@ namespace {
 constexpr auto kExperts = static_cast<size_t>(Axis::kExpert);
 constexpr int64_t kMostSimulatedOfStep = 50'000;  // messages: some 0.1 s, for each order
 constexpr double kSameStep = 1e-9;
-// Of bytes that nobody waits for, in seconds of a step for a second of busy links: of orders that
-// wait alike the one with less busy links; and what is hidden may come to light where it is torn
-// apart.
+// The least weight of bytes, by axis: seconds that a step waits for a second of busy links. Bytes
+// that nobody waits for keep it, since of two placements with equal waiting the one with less busy
+// links is better, and overlapped traffic can become exposed when a placement spreads its group.
 constexpr double kHiddenWeight = 0.02;
 
 // What each port of one axis' bytes carries.

@@ -16,7 +16,7 @@
 //
 // The exchange of tokens counts as long as its messages take, simulated (placed_exchange.h), where
 // they are few enough. What compute hid stays hidden in this; groups of one axis do not slow those
-// of another. Of four orders the one with the shortest step is taken: ranks as given; placed by
+// of another. The order with the shortest step is taken out of four: ranks as given; placed by
 // their bytes (placement_price.h); placed by their bytes times the seconds that a step waits for a
 // second in which the links of their axis are busy, so that gradients under a backward hardly
 // count; and the same without swaps, in whole blocks.
@@ -33,7 +33,7 @@
 
 namespace piper::placement {
 
-// Of a step, what nothing hides.
+// Seconds of a step in which communication is exposed (not overlapped with compute), by kind.
 struct ExposedSeconds {
   double exchange = 0, tensor = 0, context = 0, messages = 0, reductions = 0;
 };

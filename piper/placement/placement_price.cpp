@@ -9,7 +9,8 @@
 namespace piper::placement {
 namespace {
 
-// Of all members together, given how many each unit holds.
+// Bytes that all members together send across a boundary; `counts`: the members in each of its
+// units.
 double crossing_bytes(const RankGroup& group, std::span<const int64_t> counts) {
   if (group.is_ring)
     return counts.size() > 1 ? group.bytes * static_cast<double>(counts.size()) : 0;

@@ -9,8 +9,8 @@
 // and c_b = 1 / B_(b+1) further out. So the price is the mean over ranks of the seconds that their
 // shares of all levels are busy. It is no time of a step: nothing overlaps and nothing waits in it.
 //
-// Of a pair exchange n^2 - sum n_u^2 messages cross a boundary whose units u hold n_u members, of a
-// ring one hop for each unit when there are several.
+// In a pair exchange n^2 - sum n_u^2 messages cross a boundary whose units u hold n_u members; in a
+// ring one hop leaves each unit when there are several.
 #pragma once
 
 #include <piper/cluster/allocation.h>

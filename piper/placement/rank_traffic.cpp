@@ -55,9 +55,9 @@ class Writer {
     return strategy::is_v(s_.schedule) ? std::min(chunk, 2 * pp - 1 - chunk) : chunk % pp;
   }
   double micro_batches() const { return of(s_.num_micro_batches); }
-  // Of a micro-batch on a rank.
+  // Tokens of one micro-batch on one rank.
   double tokens() const { return of(s_.micro_batch_sequences * s_.sequence) / of(s_.mesh.cp); }
-  // Of a ring's whole buffer, what crosses one hop.
+  // Bytes that cross one hop when a ring gathers or scatters a buffer of `bytes`.
   static double hop(double bytes, int64_t members) { return bytes * of(members - 1) / of(members); }
 
   void add_chunk(int64_t chunk, StageBytes& stage) {

@@ -58,7 +58,7 @@ strategy::Strategy wide(const model::Model& model) {
   return s;
 }
 
-// Of the busiest group of an axis; 0 where nothing is said.
+// Bytes of the busiest group of an axis; 0 where no group of it sends anything.
 double bytes_of(const model::Model& model, const strategy::Strategy& s, Axis axis) {
   double most = 0;
   for (const RankGroup& group : rank_traffic(model, s))

@@ -478,10 +478,11 @@ TEST_CASE("backwards in two parts with divided gradients and weights are priced 
   MESSAGE("worst error of time: " << worst);
 }
 
-// Of ranks that share the cores of one node. Nothing is faster than with a core each, nor than all
-// tasks on cores that never rest. And while a chain of tasks stands still, every core works (Graham
-// 1966): no order that keeps cores busy takes longer than the two together. Copies of exchanges may
-// take their time from those who compute, so they count as work from above and not from below.
+// Bounds of a step whose ranks share the cores of one node. Nothing is faster than with a core
+// each, nor than all tasks on cores that never rest. And while a chain of tasks stands still, every
+// core works (Graham 1966): no order that keeps cores busy takes longer than the two together.
+// Copies of exchanges may take time from ranks that compute, so they count as work in the upper
+// bound and not in the lower one.
 struct CoreBounds {
   double longest_chain = 0;     // simulated with a core each
   double compute = 0, all = 0;  // seconds of tasks over the cores

@@ -50,8 +50,8 @@ std::vector<TokenRoutes> draw_routes(const DedupCase& c, std::mt19937& random) {
 struct Simulated {
   double dispatch = 0, combine = 0;
   double scratch = 0;  // bytes of a member in the larger of the two, the mean
-  // Of the messages that were simulated: what ports of one speed are busy in the mean, of the
-  // busiest.
+  // Lower bounds by the messages that were simulated: the mean busy seconds of the ports of one
+  // speed, for the speed with the largest mean.
   double dispatch_limit = 0, combine_limit = 0;
 };
 

@@ -47,7 +47,8 @@ int64_t walk_device_counts(const cluster::Cluster& extended,
     if (!*fit && first_with == 0) last_without = n;
     if (in_a_row >= kFitsInARow) break;
   }
-  // Of the counts in between, those that could fit and were not asked, ascending.
+  // Looks at the counts in [from, to) that could fit and were not asked, ascending, up to the first
+  // that fits.
   int64_t num_not_looked_at = 0;
   const auto first_between = [&](int64_t from, int64_t to, int64_t unit) -> std::optional<int64_t> {
     int64_t looked_at = 0;

@@ -180,7 +180,7 @@ TEST_CASE("an order of mixture layers that few shapes allow is found among many"
     CHECK(few.families[i].best.has_value() == all.families[i].best.has_value());
 }
 
-// Of CPUs that share cores, of GPUs, and of GPUs whose sums of gradients take longest.
+// The three machines are CPUs that share cores, GPUs, and GPUs whose gradient sums take longest.
 TEST_CASE("pruning by lower bounds of exact costs loses nothing") {
   int num_start_otherwise = 0;
   for (const auto& [is_gpu, slower] : {std::pair{false, 1}, {true, 1}, {true, 50}}) {
@@ -231,7 +231,7 @@ TEST_CASE("pruning by lower bounds of exact costs loses nothing") {
       for (size_t i = 0; i < plain.schedules.size(); ++i)
         CHECK(again.schedules[i].estimate.seconds == plain.schedules[i].estimate.seconds);
     }
-    // Of everything that fits.
+    // The lower bounds hold for everything that is tried: nothing is pruned, everything fits.
     request.prunes = false;
     request.num_kept = 1 << 20;
     request.memory_limit_bytes = 1e18;

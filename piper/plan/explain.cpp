@@ -185,7 +185,8 @@ std::string recompute_words(const Strategy& s) {
   return text;
 }
 
-// Of an uneven split that is not the default one: "7 7 7 6", long ones "15 x 4, 1 x 1". Else "".
+// Names the layers of each virtual stage unless the split is the default one: "7 7 7 6", a long
+// list "15 x 4, 1 x 1". Else "".
 std::string layer_words(const Strategy& s) {
   constexpr int64_t kShort = 8;
   const std::vector<int64_t>& split = s.layers_per_stage;

@@ -106,7 +106,7 @@ void Frontier::take_smallest(Family f, const Candidate& candidate) {
   smallest_[index(f)] = candidate.estimate.peak_bytes;
 }
 
-// Of twins the first in order() stays.
+// Candidates of equal seconds, bytes and mesh are kept once: the first in order().
 void Frontier::keep(Candidate candidate) {
   std::vector<Candidate>& ranked = own_.ranked;
   const auto is_twin = [&](const Candidate& c) { return are_twins(c, candidate); };

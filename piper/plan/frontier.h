@@ -28,15 +28,15 @@ class Frontier {
 
   // Whoever is slower is not among the fastest.
   double bar() const { return bar_; }
-  // Of the best of a family; infinite where none fits.
+  // Seconds of the best of a family; infinite where none fits.
   double seconds(Family family) const { return best_[index(family)]; }
   // Whoever of that pipeline schedule is slower is not kept as its best.
   double seconds(strategy::PipelineSchedule schedule) const;
-  // Of the smallest of a family of which none fits; infinite without any.
+  // Bytes of the smallest of a family of which none fits; infinite where nothing was added.
   double smallest_bytes(Family family) const { return smallest_[index(family)]; }
   // Whether add_unfit() would keep one that needs so much.
   bool lacks_least(Family family, double bytes) const;
-  // Of the fastest on the front that needs no more memory.
+  // Seconds of the fastest on the front that needs at most `bytes`; infinite without any.
   double front_seconds(double bytes) const;
 
   void count_priced(Family family);

@@ -23,9 +23,10 @@ struct MoeScheduleOption {
 };
 
 // What is tried for this shape, plain first where it is: schedules that the mesh allows, with 2, 4,
-// 8, ... chunks as long as more of them are faster. Of schedules that are the same tasks (Parm's S2
-// and MoNTA's O1 and O2 with etp 1) one. Only what `fixed` leaves; empty where the shape does not
-// allow that. `strategy`: as the search has it before it looks at schedules, with its exchange.
+// 8, ... chunks as long as more of them are faster. Schedules that are the same tasks (Parm's S2
+// and MoNTA's O1 and O2 with etp 1) are tried once. Only what `fixed` leaves; empty where the shape
+// does not allow that. `strategy`: as the search has it before it looks at schedules, with its
+// exchange.
 std::vector<MoeScheduleOption> moe_schedule_options(cost::Estimator& estimator,
                                                     const FixedAxes& fixed,
                                                     const strategy::Strategy& strategy,
@@ -41,11 +42,11 @@ bool choose_moe_schedule(cost::Estimator& estimator, const FixedAxes& fixed,
 double seconds_through_layers(cost::Estimator& estimator, const strategy::Strategy& strategy,
                               double imbalance);
 
-// Of the options that are priced within kMoeScheduleNear of the strategy's own, the one whose whole
-// step is simulated to be the fastest, where that is little enough work: collectives of several
-// axes that travel at once, and start-up times that overlap, are in no price of one layer. Calls
-// `fits` for those that are faster; what does not is left out. The strategy itself when nothing is
-// faster.
+// Simulates whole steps with the options that are priced within kMoeScheduleNear of the strategy's
+// own, where that is little enough work, and returns the fastest: collectives of several axes that
+// travel at once, and start-up times that overlap, are in no price of one layer. Calls `fits` for
+// those that are faster; what does not fit is left out. Returns the strategy itself when nothing is
+// faster by kMoeScheduleTie.
 inline constexpr double kMoeScheduleNear = 1.1;
 strategy::Strategy simulated_moe_schedule(
     cost::Estimator& estimator, const FixedAxes& fixed, const strategy::Strategy& strategy,

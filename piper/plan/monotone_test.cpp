@@ -106,7 +106,7 @@ double simulated(const Drawn& d, const schedule::StepGraph& step, const cluster:
   return sim::simulate(step, prices).seconds();
 }
 
-// Of every axis, as a trainer would run it.
+// A random strategy over every axis, as a trainer would run it, and a faster link of its cluster.
 struct DrawnWhole {
   model::Model model;
   cluster::Cluster cluster;

@@ -193,7 +193,7 @@ TEST_CASE("defaults are stated") {
   REQUIRE(asked.defaults.size() == 4);
   CHECK(asked.defaults[3].name == "load");
   CHECK(asked.defaults[3].value == "zipf:0.1");
-  // Of 8 experts on as many ranks the busiest is expected to have 1.14 times the mean.
+  // With 8 experts on 8 ranks the busiest is expected to have 1.14 times the mean.
   CHECK(defaulted.imbalance_at(8) == doctest::Approx(1.14).epsilon(0.02));
   CHECK(defaulted.imbalance_at(1) == 1);
   CHECK(asked.defaults[0].name == "sequence");

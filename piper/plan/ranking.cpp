@@ -21,8 +21,8 @@ void price_again(const Request& r, cost::Estimator& estimator, Candidate& c) {
   c.estimate = estimator.estimate(c.strategy, r.imbalance_at(c.strategy.mesh.ep));
 }
 
-// Of loads that vary much from step to step the fastest at what is expected may all lack memory at
-// p95: then the search itself goes by that.
+// Where loads vary much from step to step, everything that the search kept at the expected load may
+// lack memory at p95: then the search itself goes by the p95 load.
 Plan search_at_quantile(const Request& r) {
   std::vector<int64_t> eps;
   for (const auto& [ep, imbalance] : r.imbalance_by_ep) eps.push_back(ep);

@@ -37,7 +37,7 @@ size_t best_ranked(const std::vector<Candidate>& list) {
 TEST_CASE("of strategies within one percent the one with two GiB less is the best") {
   CHECK(best_ranked({candidate(10, 70, 8), candidate(10.09, 67, 8)}) == 1);
   CHECK(best_ranked({candidate(10, 70, 8), candidate(10.11, 20, 8)}) == 0);  // too slow
-  // Of one step of memory the smaller ep, else the faster.
+  // Within one step of kTieBytes the smaller ep is better, then the faster one.
   CHECK(best_ranked({candidate(10, 69.9, 8), candidate(10.05, 69.1, 4)}) == 1);
   CHECK(best_ranked({candidate(10, 69.9, 4), candidate(10.05, 69.1, 4)}) == 0);
   CHECK(best_ranked({candidate(10, 69.9, 4), candidate(10.05, 69.1, 8)}) == 0);

@@ -15,8 +15,8 @@
 namespace piper::plan {
 
 // The reductions of one mean layer, one after another, between rank 0 and its replicas: what ranks
-// hold whole, their parts of what they share, their experts. Of the strategy its mesh, placement
-// and precision count.
+// hold whole, their parts of what they share, their experts. They depend on the strategy's mesh,
+// placement and precision alone.
 double reduction_seconds(const model::Model& model, const cluster::Cluster& cluster,
                          const strategy::Strategy& strategy, strategy::Reduction algorithm);
 

@@ -21,10 +21,10 @@ namespace {
 
 using strategy::Strategy;
 
-// Of the fastest by their closed form, how many are simulated: those of one kind with each split.
+// How many of the fastest by their closed form are simulated; a strategy counts for each split.
 constexpr size_t kMostSimulations = 24;
-// Of these, how many are simulated once more where equal tasks scatter, which takes several
-// simulations.
+// How many of these are simulated once more with task times that scatter, which takes several
+// simulations each.
 constexpr size_t kMostScattered = 3;
 
 class Replanning {

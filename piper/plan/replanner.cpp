@@ -32,7 +32,7 @@ std::map<int32_t, std::vector<int64_t>> summed_rows(const std::deque<ObservedSte
   return sums;
 }
 
-// Of rows as they come in `steps` global batches, those of one.
+// Divides rows summed over `steps` global batches, rounded, into those of one.
 std::map<int32_t, std::vector<int64_t>> of_one_step(std::map<int32_t, std::vector<int64_t>> rows,
                                                     int64_t steps) {
   for (auto& [layer, counts] : rows)

@@ -52,7 +52,7 @@ struct Replanned {
   int64_t earned_back = 0;  // steps until the change has paid
 };
 
-// Of one run, fed by one thread. What it is made from outlives it.
+// Replans one run; one thread feeds it. What it is made from outlives it.
 //
 // The last kSteps steps are a window: the machine is the median of what they show, the load the
 // sum. A strategy is worth the change when

@@ -51,7 +51,8 @@ std::vector<ShapeScore> scores_of(const Request& r, cost::Estimator& estimator, 
   const std::vector<strategy::Recompute> recomputes = recomputes_of(r);
   if (!with || recomputes.empty()) return {};
   const double imbalance = r.imbalance_at(with->mesh.ep);
-  // Of other schedules, and of an uneven load, less is known.
+  // Less is known of other schedules and of an uneven load: these bytes are 1F1B's, and no less
+  // than under an even load.
   const auto bytes_of = [&](Strategy s) {
     s.schedule = PipelineSchedule::k1F1B;
     s.mesh.vpp = 1;

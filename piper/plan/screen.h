@@ -1,8 +1,8 @@
 // Which shapes a search by exact costs looks at on many GPUs, where walking the tasks of every
-// strategy takes minutes to hours. Of each shape the plain strategies are judged by what takes no
+// strategy takes minutes to hours. A shape is judged by its plain strategies and by what takes no
 // walk: 1F1B (or what is fixed), an even split, every recomputation and ZeRO, and as little on the
-// host as fits; a lower bound of their bytes, 1F1B's under an even load, tells whether one fits.
-// The best shapes of all and of each family are then searched as on few GPUs.
+// host as fits; a lower bound of their bytes, 1F1B's, tells whether one fits. The best shapes of
+// all and of each family are then searched as on few GPUs.
 #pragma once
 
 #include <piper/cost/estimator.h>
@@ -17,7 +17,7 @@ namespace piper::plan {
 // Whether a search of the request screens its shapes.
 bool screens(const Request& request);
 
-// Of a shape in one family: its strategies with ZeRO 3 are of another one than the rest.
+// How good a shape is in one family: its strategies with ZeRO 3 are of another one than the rest.
 struct ShapeScore {
   size_t shape = 0;  // a number
   Family family = Family::kDataAndExperts;

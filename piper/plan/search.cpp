@@ -294,7 +294,8 @@ class Visit {
   const ExchangeAxis& exchange_;
   cost::Estimator& estimator_;
   Frontier& kept_;
-  // Of for_each_state() with this ZeRO stage: placements with which one fits, or takes too long.
+  // In for_each_state(), the placements for which a strategy of this ZeRO stage fits or takes too
+  // long: more offload is not tried with them.
   std::set<Placement> no_more_offload_;
   std::map<std::tuple<Recompute, int64_t, strategy::AllToAll, bool>, std::vector<int64_t>>
       balanced_;

@@ -69,7 +69,7 @@ struct FixedAxes {
   // Where the trainer schedules its mixtures (moe_schedule_axis.h); else plain.
   std::optional<strategy::MoeSchedule> moe_schedule;
   std::optional<int64_t> moe_chunks;
-  // Of experts' weights, wherever they are sent once a step: it changes what is trained.
+  // Applies to experts' weights wherever they are sent once a step: it changes what is trained.
   int64_t expert_compression = 1;
   strategy::Capacity capacity;  // dropless unless the user lets experts drop
   bool offered = true;          // only what the trainer's profile offers (cost::Offers)
@@ -180,16 +180,17 @@ struct Plan {
   std::vector<FamilyBest> families;
   std::vector<Candidate> schedules;  // the best of each pipeline schedule within kKindSlack
   std::vector<Candidate> pareto;     // no other is faster and needs less memory; fastest first
-  // Of all shapes some are screened out (screen.h); of the others some are passed over.
+  // Some of the num_shapes are screened out (screen.h); some of the others are passed over, since a
+  // lower bound tells that nothing of them would be kept.
   int64_t num_priced = 0, num_shapes = 0, num_screened_out = 0, num_passed_over = 0;
   int64_t num_timed = 0;  // of those priced: their time as well as their memory
 };
 
-// Of what does not fit, the strategy that lacks least; null where there is none.
+// The strategy that needs the least memory where none of its family fits; null without any.
 const Candidate* nearest_of(const Plan& plan);
 
-// Of the request's threads, those that may be used: a cluster that notes what it is asked
-// (cluster::watched) is for one.
+// How many of the request's threads may be used: one if the cluster notes what it is asked
+// (cluster::watched).
 int64_t threads_of(const Request& request);
 
 // The request with `forbidden`.

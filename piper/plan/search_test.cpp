@@ -340,7 +340,7 @@ TEST_CASE("more bandwidth, lower latency and more memory never make the best pla
     request.keeps_kinds = false;
     return search(request).ranked.front().estimate.seconds;
   };
-  // Of two schedules of a mixture layer the simpler is taken where the other gains less than this.
+  // The simpler of two schedules of a mixture layer is taken where the other gains less than this.
   constexpr double kMost = 1 + kMoeScheduleTie;
   const double limit = 0.9 * static_cast<double>(world.cluster.memory_bytes);
   const double now = best(world.cluster, limit);

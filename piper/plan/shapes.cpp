@@ -62,7 +62,8 @@ class Shapes {
   }
 
  private:
-  // Of every layer, as strategy::contradictions() asks; and as this Piper needs it to train.
+  // Whether tp divides the heads of every layer, as strategy::contradictions() asks, and all that
+  // this Piper must divide to train the model.
   bool divides_heads(int64_t tp) const {
     if (r_.fixed.runnable && !model::undividable(*r_.model, tp).empty()) return false;
     return std::ranges::all_of(

@@ -28,8 +28,8 @@ bool wanted(const std::optional<T>& fixed, T value) {
 
 inline constexpr int64_t kMostChunks = 8;
 
-// What is tried of a shape besides, fixed or free. Of the strategy only the mesh, the schedule and
-// the count of micro-batches are read.
+// What is tried of a shape besides, fixed or free. Reads the strategy's mesh, schedule and count of
+// micro-batches; rules of a trainer, and ZeRO, also what else is set of it so far.
 bool tries_schedule(const Request& r, const strategy::Strategy& s,
                     strategy::PipelineSchedule schedule);
 bool tries_chunks(const Request& r, const strategy::Strategy& s, int64_t vpp);

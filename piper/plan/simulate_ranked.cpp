@@ -20,15 +20,15 @@ constexpr int64_t kMostFollowing = 24;  // simulations of those whom slower ones
 
 bool quicker(const Candidate& a, const Candidate& b) { return a.step_seconds() < b.step_seconds(); }
 
-// Of these, whoever takes less by its closed form is ranked too.
+// Ranks also those of `others` whose closed form takes less than `seconds`.
 void join(Plan& plan, const std::vector<Candidate>& others, double seconds) {
   for (const Candidate& c : others)
     if (c.estimate.seconds < seconds && !has_twin(plan.ranked, c)) plan.ranked.push_back(c);
   std::ranges::stable_sort(plan.ranked, quicker);
 }
 
-// Of the front, which is made of closed forms too, whoever may be quicker than all that were
-// simulated.
+// Ranks also whatever of the front, which holds closed forms too, may be quicker than everything
+// that was simulated.
 void join_front(Plan& plan) {
   if (!plan.ranked.empty()) join(plan, plan.pareto, plan.ranked.front().step_seconds());
 }
@@ -90,7 +90,8 @@ std::vector<Candidate> bests_of_kinds(const Plan& plan) {
   return kinds;
 }
 
-// Of the first `count` that are ranked and of `kinds`, as many as may be simulated still.
+// What to simulate next, at most `most`: those of the first `count` ranked, and of `kinds`, that
+// are not simulated yet.
 std::vector<Candidate*> next_simulated(const cost::Estimator& estimator, Plan& plan,
                                        const std::vector<Candidate>& kinds, int64_t count,
                                        int64_t most) {

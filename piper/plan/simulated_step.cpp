@@ -13,7 +13,8 @@ namespace {
 
 using strategy::Strategy;
 
-// Of a graph whose ranks are alike; and where every rank is simulated, eight times over.
+// The most tasks of a simulated step: by a trainer's profile, where one pipeline of ranks stands
+// for all; and by exact costs, where all ranks may be simulated, eight times over.
 constexpr int64_t kMostTasks = 1'000'000, kMostExactTasks = 400'000;
 constexpr int64_t kMostRanks = 64;
 

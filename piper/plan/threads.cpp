@@ -25,7 +25,7 @@ double share_of(double quota, double period) {
   return quota > 0 && period > 0 ? quota / period : kNoLimit;
 }
 
-// Of one group of version 2.
+// The share that one group of version 2 allows.
 double group_share(const fs::path& group) {
   double quota = -1, period = -1;
   std::ifstream(group / "cpu.max") >> quota >> period;

@@ -13,8 +13,8 @@
 
 namespace piper::plan {
 
-// The loads of every sample at this ep. Of hot-rank:F the F ends at ep: a rank has no more than all
-// rows. Throws InvalidInput where the load does not fit the model.
+// The loads of every sample at this ep. The F of hot-rank:F is at most ep, since a rank has no more
+// than all rows. Throws InvalidInput where the load does not fit the model.
 std::vector<cost::ExpertLoad> sampled_loads(const cost::LoadSamples& samples,
                                             const model::Model& model, int64_t ep);
 

@@ -39,7 +39,7 @@ TEST_CASE("one expert with three times its share loads its rank by what the othe
   const LoadedWorld world;
   const Imbalances found =
       sampled_imbalances(world.request(), samples("hot-expert:3"), {1, 2, 4, 8});
-  // Of 8 experts one has 3/8 of all rows, the others 5/56 each.
+  // One of the 8 experts has 3/8 of all rows, the others 5/56 each.
   for (const auto& [ep, imbalance] : {std::pair{1, 1.0},
                                       {2, 2 * (3 / 8.0 + 3 * 5 / 56.0)},
                                       {4, 4 * (3 / 8.0 + 5 / 56.0)},

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kWholeRank = ~uint64_t{0};  // in place of a task's index
 
-// Of mean 1.
+// Draws a log-normal factor of mean 1; the same key always gives the same factor.
 double log_normal(double sigma, std::initializer_list<uint64_t> key) {
   return std::exp(sigma * (cost::Random(key).normal() - sigma / 2));
 }

@@ -34,9 +34,9 @@ void disturb(const schedule::StepGraph& step, const Disturbance& disturbance, co
 
 // simulate() of a step on a machine whose equal tasks do not take equally long: every exchange then
 // waits for the slowest of its members, which costs a pipeline little and expert parallelism much.
-// Of several draws with `scatter` for the sigmas (cost::scatter of a cluster) the one of median
-// length, with the peaks of memory of the undisturbed step; simulate() itself where nothing
-// scatters. Deterministic.
+// It simulates kScatterDraws draws with `scatter` as the sigmas (cost::scatter of a cluster) and
+// returns the one of median length, with the memory peaks of the undisturbed step; where nothing
+// scatters it is simulate() itself. Deterministic.
 inline constexpr int64_t kScatterDraws = 7, kScatteredSimulations = kScatterDraws + 1;
 graph::Timeline simulate_scattered(const schedule::StepGraph& step, const cost::Prices& prices,
                                    const cost::Scatter& scatter, bool keep_memory = true);

@@ -85,8 +85,8 @@ struct Fabric {
   std::vector<FabricLevel> levels;             // nodes first; the last one has a single unit
   std::vector<int32_t> member_out, member_in;  // by member: inside the node
   std::vector<int32_t> nic_out, nic_in;  // by member: its NIC; kNoPort where there is one node
-  // By member: who sees to its start-ups and arrivals; 0, 1, ... without gaps. Of those that share
-  // one a member goes on until it has nothing to start, then comes the next that waited. Empty:
+  // By member: who sees to its start-ups and arrivals; 0, 1, ... without gaps. A member of those
+  // that share one goes on until it has nothing to start, then comes the next that waited. Empty:
   // each has its own.
   std::vector<int32_t> processor;
   MessageCosts costs;
@@ -95,7 +95,7 @@ struct Fabric {
   int32_t add_port(std::string name, double rate, double seconds_of_message = 0);
   // Innermost level whose unit both share.
   size_t common_level(int64_t from, int64_t to) const;
-  // Ports in the order of crossing. Of a member and itself: none.
+  // Ports in the order of crossing; none from a member to itself.
   std::vector<int32_t> route(int64_t from, int64_t to) const;
   // Without start-up and without the time that bytes take.
   double latency_seconds(int64_t from, int64_t to) const;

@@ -19,12 +19,13 @@ struct FlowLimit {
 // "NIC 0 of node 3, out" or "start-ups of member 5".
 std::string name_of(const FlowLimit& limit, const Fabric& fabric);
 
-// Of the messages that were simulated: the port that is busy longest, or the member with the most
-// start-ups, whichever is longer.
+// The lower bound of messages that were simulated: the time of the busiest port, or of the member
+// with the longest start-ups, whichever is longer.
 FlowLimit limit_of(const SimulatedFlows& simulated, const Fabric& fabric);
 
-// Of an exchange however it is done, provided that every pair's bytes cross the ports of its own
-// route: the port that is busy longest and the shortest latency to it. bytes_of(from, to) is asked
+// The lower bound of an exchange by any algorithm, provided that every pair's bytes cross the ports
+// of its own route: the busy time of a port plus the shortest latency of the pairs that cross it,
+// for the slowest port, and no less than the longest latency of a pair. It calls bytes_of(from, to)
 // for every pair.
 FlowLimit exchange_limit(const Fabric& fabric, const collective::CountOf& bytes_of);
 

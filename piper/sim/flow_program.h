@@ -18,7 +18,7 @@ struct FlowStep {
   uint64_t units : 36;
   uint64_t peer : 24;  // member; messages only
   uint64_t kind : 2;
-  // Of a message: its receive waits for nothing, and nothing waits for its receive.
+  // Set on a message whose receive waits for no step and has no step that waits for it.
   uint64_t is_plain : 1;
   uint32_t match = 0;       // of a message: the peer's step, counted over all members
   uint32_t first_next = 0;  // in next(): the steps that wait for this one, up to the next step's
@@ -46,7 +46,7 @@ class FlowProgram {
   std::span<const FlowStep> steps() const { return steps_; }
   std::span<const uint32_t> num_after() const { return num_after_; }
   std::span<const uint32_t> next() const { return next_; }
-  // Of member m: steps first_step()[m] .. first_step()[m+1]-1.
+  // The steps of member m are first_step()[m] .. first_step()[m+1]-1.
   std::span<const uint32_t> first_step() const { return first_step_; }
 
  private:

@@ -76,7 +76,7 @@ class FlowSimulator {
     bool waits_for_processor = false;
   };
 
-  // Of several members that start messages in turn.
+  // A processor that several members share: they start their messages in turn.
   struct Processor {
     static constexpr uint64_t kNobody = UINT64_MAX;
     int64_t free = 0;  // start-ups and arrivals
@@ -120,7 +120,7 @@ class FlowSimulator {
     return bytes_of(send) <= static_cast<uint64_t>(costs_.eager_bytes);
   }
   bool is_copied(uint32_t send) const { return costs_.eager_is_copied && is_eager(send); }
-  // Of a message: nothing needs to know when its receive was posted and when it came.
+  // Whether no step depends on when the message's receive was posted or when the message arrived.
   bool is_plain(uint32_t step) const { return steps_[step].is_plain && !watches_arrival_; }
   void push_special(int64_t time, Special what, uint32_t step, uint64_t member) {
     wheel_.push({time, 0, member, Event::where_of(what, step)});

@@ -242,7 +242,7 @@ TEST_CASE("a send is done when its message has come, where that is what it waits
     CHECK(simulate(members, fabric).seconds == 1 + 1 + 7);
     fabric.costs.sends_end_at_arrival = true;
     CHECK(simulate(members, fabric).seconds == 2 * (1 + 3) + 7);
-    // Of lists in which nothing waits for a message, too.
+    // The same holds where no step waits for a message.
     CHECK(simulate(posted_at_once(2, {{0, 1, 10}}), fabric).member_seconds[0] == 1 + 3);
   }
 }

@@ -56,7 +56,7 @@ struct Error {
   double allowed = 0.05;
 };
 
-// Of the mean, which it says with median and worst.
+// Returns the mean error, and reports it with the median and the worst.
 double stated(const std::string& what, std::vector<Error>& list) {
   std::ranges::sort(list, {}, &Error::size);
   double mean = 0;
@@ -164,8 +164,8 @@ TEST_CASE("a whole step is sound, cannot deadlock, and holds what the trainer's 
     // How long copies to the host stay behind their forwards is a matter of speed: what is priced
     // is enough for any, of one chunk a rank.
     if (strategy::offloads_activations(s.offload)) {
-      // Of several chunks it counts means: with seed 3 it was 2.4 % too low, with seed 1 11.6 %
-      // above.
+      // With several chunks a rank the estimate uses means: with seed 3 it was 2.4 % too low, with
+      // seed 1 11.6 % too high.
       if (s.mesh.vpp > 1) continue;
       CHECK(peak <= closed * (1 + 1e-6));
       CHECK(peak >= 0.9 * closed);
