@@ -13,8 +13,8 @@ namespace piper::cost {
 struct EndPrice {
   double embedding_forward = 0, embedding_backward = 0;
   double head_forward = 0, head_backward = 0;
-  // Of one rank, which holds its part of the tables and all else whole. Of the two ends each once: a
-  // tied head has no table of its own.
+  // Parameters that one rank holds: its part of the tables and all else whole. Each of the two ends
+  // counts once: a tied head has no table of its own.
   double embedding_parameters = 0, head_parameters = 0;
   double table_parameters = 0;   // that a tied head on another stage holds once more
   double head_bytes = 0;         // of the moment, at the head

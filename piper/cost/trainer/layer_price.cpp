@@ -128,8 +128,8 @@ class LayerPricer {
     pass.linear(t, hidden_, h.output);
   }
 
-  // Of the indexer and of the layer's own embedding: every rank of a tensor group computes them
-  // whole.
+  // Products of the indexer and of the layer's own embedding: every rank of a tensor-parallel group
+  // computes them whole.
   void small_products(LayerPass& pass) const {
     const double t = s_.tokens;
     const model::Attention& a = layer_.attention;
@@ -245,8 +245,8 @@ class LayerPricer {
     double rows = 0;      // of those: gate, merge
     double sent = 0;      // of those, by this rank
     double received = 0;  // by the experts' products
-    // Of ranks that share an expert: they receive other rows each and gather them, or all of them
-    // are sent all rows in one exchange; else they receive the same ones.
+    // Whether ranks that share an expert receive different rows and gather them, or are all sent
+    // all rows in one exchange; else they receive the same ones.
     bool is_gathered = false, is_fused = false;
     double gathered = 0;  // tokens that are gathered in front of the layer
     double output = 0;    // tokens or rows of a whole tp group that are gathered behind the layer
@@ -367,7 +367,7 @@ class LayerPricer {
     if (r.gathered > 0)
       m.tokens.moves = rates_.all_gather(s_.etp, 1, kElement * r.gathered * hidden_);
     if (r.output > 0) m.output.moves = rates_.all_gather(s_.tp, 1, kElement * r.output * hidden_);
-    // Of groups of peers, by chunk: both ways, in the proportion of the whole.
+    // With groups of peers, what each chunk moves; by_group() scales it to a whole exchange.
     std::vector<CommTime> groups;
     if (traits(s_.moe_schedule).groups_peers && s_.moe_chunks > 1)
       for (int64_t i = 0; i < s_.moe_chunks; ++i)

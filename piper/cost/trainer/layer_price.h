@@ -37,7 +37,8 @@ struct LayerShape {
   bool sequence_parallel = false;
   strategy::MoeSchedule moe_schedule = strategy::MoeSchedule::kPlain;
   int64_t moe_chunks = 1;
-  // Of what exchanges run beside; and whether gradients of weights are made apart from it.
+  // The efficiency of the compute that overlaps with exchanges; and whether gradients of weights
+  // are made in a part of their own.
   double compute_efficiency = 1;
   bool splits_backward = false;
   double rows_of_copy = 1;  // made of it, when the load is balanced (Capacity::balanced_part)
@@ -69,7 +70,7 @@ struct CollectiveCost {
 // behind it.
 struct MixtureCollectives {
   CollectiveCost tokens, dispatch, combine, expert_tensor, output;
-  // Of expert_tensor: in front of the experts; the rest is summed behind.
+  // The part of expert_tensor that is gathered before the experts; the rest is summed after them.
   double gathered_first = 0;
   double exposed() const { return dispatch.exposed() + combine.exposed(); }
 };
@@ -91,8 +92,8 @@ struct LayerPrice {
   MixtureCollectives mixture_forward, mixture_backward;
   // Whether shared experts compute beside the exchanges: rows are summed before they begin.
   bool has_shared_beside = false;
-  // Of tensor_forward (backward): what arrives before the block computes; the rest leaves behind
-  // it.
+  // The part of tensor_forward (backward) that arrives before the block computes; the rest leaves
+  // after it.
   double arrives_forward = 0, arrives_backward = 0;
   double host_seconds = 0;  // forward and backward take no less
   // What is run again: core attention, all of attention, the feed-forward's products.

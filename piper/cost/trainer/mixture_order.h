@@ -30,7 +30,7 @@ struct MixtureParts {
   bool is_one_link = false;
 };
 
-// Of all chunks, one after the other.
+// The time of all chunks, one after the other.
 CommTime of_chunks(const CommTime& whole, int64_t num_chunks);
 CommTime of_chunks(const std::vector<CommTime>& chunks);
 

@@ -118,7 +118,7 @@ class MoePricer {
   struct Experts {
     double forward = 0, backward = 0;
   };
-  // Of the rows that a rank's experts compute, in n equal parts.
+  // Seconds of a rank's experts with so many rows, computed in n equal parts.
   Experts experts(double rows, int64_t n = 1) const {
     const double local = real(layer_.num_experts) / real(s_.ep);
     LayerPass pass(rates_, s_.precision);

@@ -15,7 +15,7 @@ struct SharedRates {
 };
 SharedRates shared_rates(const LevelUtilization& collective, const LevelUtilization& queue);
 
-// Of the collectives of a shape but its exchanges (CollectiveCost::needs).
+// What a shape's collectives other than its exchanges need of the links (CollectiveCost::needs).
 struct ShapeNeeds {
   LevelUtilization tensor, context, expert_tensor;
 };

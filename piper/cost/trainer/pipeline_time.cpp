@@ -132,7 +132,7 @@ double PipelineTime::least_finish(const Strategy& s, bool copies) {
   return least;
 }
 
-// Of a further micro-batch: what the slowest rank takes, computing or copying.
+// Seconds that one more micro-batch takes: those of the slowest rank, computing or copying.
 double PipelineTime::pace(const Strategy& s, int64_t simulated, bool copies) {
   const int64_t m = s.num_micro_batches;
   double slowest = 0, forward = 0, backward = 0;
@@ -165,8 +165,9 @@ std::span<const RankSeconds> PipelineTime::simulate(const Strategy& s, int64_t s
       .simulate(chunks_, strategy::pairs_take_turns(s));
 }
 
-// Of more micro-batches than fill the pipeline four times, the others follow at the pace of the
-// slowest rank; where ranks wait in every round, at the pace of two more rounds.
+// When the last rank finishes. Beyond the micro-batches that fill the pipeline four times, the
+// others follow at the pace of the slowest rank; where ranks wait in every round, at the pace of
+// two more rounds.
 double PipelineTime::finish(const Strategy& s, bool copies) {
   const auto latest = [](std::span<const RankSeconds> ranks) {
     return std::ranges::max_element(ranks, {}, &RankSeconds::finish)->finish;

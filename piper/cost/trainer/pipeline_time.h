@@ -18,7 +18,7 @@
 
 namespace piper::cost {
 
-// Of an estimate: beyond these it may be coarse (estimator.h).
+// Limits of an estimate: beyond either it may be coarse (estimator.h).
 struct EstimateLimits {
   double seconds, bytes;
 };

@@ -110,7 +110,7 @@ Rates::Worst Rates::worst_of(int64_t size, int64_t stride) const {
     worst.first = -1;
     const int64_t share = l > 0 ? equal_share(unit, block, end_of_groups) : 0;
     int64_t fewest = std::clamp<int64_t>((share > 0 ? share : unit) / stride, 1, size);
-    // Of the devices begin .. end, within one unit and one block.
+    // Looks at the devices begin .. end, which lie within one unit and one block.
     const auto take = [&](int64_t begin, int64_t end) {
       const int64_t members = std::max<int64_t>(1, (end - begin) / stride);
       if (members > fewest || (members == fewest && worst.first >= 0)) return;
@@ -193,7 +193,7 @@ CommTime Rates::all_to_all(int64_t size, int64_t stride, double bytes,
   const Worst worst = worst_of(size, stride);
   CommTime moves{.latency = cluster_.levels[worst.level].link.latency_seconds};
   for (size_t l = 0; l <= worst.level; ++l) {
-    // Of two members so far apart on the ring both may lie in one unit, either way round.
+    // A member and its peer d further on the ring may lie in one unit, either way round.
     const double inside = worst.inside[l];
     double leaving = 0;  // peers, of a member in the mean
     for (int64_t d = first; d < end; ++d)

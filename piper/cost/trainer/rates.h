@@ -59,8 +59,9 @@ class Rates {
   // Every member holds `bytes` for all members together, in even parts. With `copies` > 1 each row
   // goes to so many members, and crosses to a node once (deduplication).
   CommTime all_to_all(int64_t size, int64_t stride, double bytes, double copies) const;
-  // Of the same buffer what goes to the members `distances` behind each (strategy::is_in_group), as
-  // the mean of all members keeps its share of a level busy.
+  // The same buffer, of which each member sends the parts at `distances` from itself
+  // (strategy::is_in_group): as long as these keep a member's share of a level busy, in the mean of
+  // all members.
   CommTime all_to_all(int64_t size, int64_t stride, double bytes,
                       const strategy::TokenChunk& distances) const;
   // Any other exchange of such a group, of rows that `routed` sent out (cost/all_to_all_config.h):
@@ -81,8 +82,8 @@ class Rates {
   // What a member of such a collective (either end of a message) needs of its share of each level
   // while bytes move: 1 at the level that decides.
   LevelUtilization ring_needs(int64_t size, int64_t stride) const;
-  // Of all_to_all() when an exchange of these bytes has so long for them: what it keeps a level
-  // busy never grows with a bandwidth, however that changes its seconds.
+  // What all_to_all() needs when an exchange of these bytes takes `transfer` seconds for them: what
+  // it keeps a level busy never grows with a bandwidth, however that changes its seconds.
   LevelUtilization all_to_all_needs(int64_t size, int64_t stride, double bytes, double copies,
                                     double transfer) const;
   LevelUtilization message_needs(size_t level) const;

@@ -13,7 +13,7 @@
 
 namespace piper::cost {
 
-// Of one rank's list.
+// What a rank's list of actions is like.
 struct ListFacts {
   double paired = 0;          // part of the forwards that run with a backward
   std::vector<double> whole;  // part of each chunk's backwards that are not split

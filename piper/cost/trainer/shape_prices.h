@@ -36,7 +36,7 @@ struct ShapePrices {
   const LayerPrice& of_layer(int64_t layer) const {
     return types[layer_types->of_layer[static_cast<size_t>(layer)]];
   }
-  // Of a layer of one of the types.
+  // What a pair saves in a layer; `of_type` is one of `types`.
   const PairSaving& saved_in_pairs(const LayerPrice& of_type, strategy::Recompute recompute) const;
 
  private:
@@ -80,8 +80,8 @@ struct StageMessage {
 StageMessage stage_message(const TrainerContext& context, const strategy::RankLayout& layout,
                            const ShapePrices& prices, int64_t rank, int64_t other);
 
-// Of all between neighbouring virtual stages, the mean, and the one that moves the longest; none
-// without a pipeline.
+// The mean of all messages between neighbouring virtual stages, and the one that moves the longest;
+// zeros without a pipeline.
 struct StageMessages {
   CommTime mean, longest;
 };

@@ -210,7 +210,7 @@ class OverlapWalk {
     return beside.now() - alone_backward(p, end) + less + (1 - hidden_) * moves;
   }
 
-  // Of both; `in` comes in for the forward and for the backward.
+  // A pair's seconds in one layer; `in` arrives for the forward and for the backward.
   PairSeconds pair_with(const LayerPrice& p, double in, double back) const {
     const PairCompute compute = pair_compute(p, s_.recompute_of(stage_), context_.trainer, scale_);
     return pair_seconds(

@@ -34,12 +34,13 @@ struct StageOverlap {
   double gathered = 0;               // before the first forwards, alone
   double first = 0;                  // first forwards start late, or wait, for weights
   double gathered_last = 0;          // behind the update
-  // Of the first four, where they are not 0 and the rank has several chunks, or pairs.
+  // The first four by chunk, where they are not 0 and the rank has several chunks, or pairs; else
+  // empty.
   std::vector<ChunkOverlap> chunks;
 };
 
-// Of a step, behind its pipeline. `earlier`: by stage, how long before the last one it has done its
-// last action. Pure.
+// Seconds that states add to a step besides its pipeline. `earlier`: by stage, how long before the
+// last stage it has done its last action. Pure.
 double shown_states(const strategy::Strategy& strategy, const std::vector<StageOverlap>& stages,
                     const std::vector<double>& earlier);
 

@@ -10,7 +10,7 @@
 
 namespace piper::cost {
 
-// Of one rank of the pipeline with all its chunks, or of one chunk, for one micro-batch.
+// The sums over the layers of one pipeline rank, or of one of its chunks, for one micro-batch.
 struct StageSums {
   PassPrice forward, backward, again;  // compute before calibration
   double weights = 0;                  // compute of backward that makes gradients of weights
@@ -28,7 +28,7 @@ struct StageSums {
   }
 };
 
-// Of a virtual stage and a micro-batch: what waits for the backward, and what is made again for it.
+// What a virtual stage keeps of one micro-batch for the backward, and what it recomputes then.
 struct ChunkBytes {
   double kept = 0, dropped = 0;
 };

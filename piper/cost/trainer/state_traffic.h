@@ -28,7 +28,7 @@ StateTraffic state_traffic(const TrainerContext& context, const strategy::Strate
 // The update of one rank of the stage.
 double update_seconds(const TrainerContext& context, const strategy::Strategy& strategy,
                       const StageSums& sums);
-// Of its optimizer states that live with the host, there and back.
+// Copying its optimizer states to and from the host; 0 where they are not offloaded.
 double optimizer_copy_seconds(const TrainerContext& context, const strategy::Strategy& strategy,
                               const StageSums& sums);
 

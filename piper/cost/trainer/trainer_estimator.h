@@ -94,7 +94,7 @@ class TrainerEstimator : public Estimator {
   const cluster::Cluster& cluster() const override { return context_.cluster; }
 
  private:
-  // Of one stage, without what states add.
+  // Calibrated seconds of one stage for one micro-batch, without what states add.
   BusySeconds busy_of(const strategy::Strategy& s, const StageSums& sums, int64_t stage);
   Estimate bytes_of(const strategy::Strategy& s, const StrategySums& sums);
   // Seconds for which the busiest link between stages is occupied, in its best placement.

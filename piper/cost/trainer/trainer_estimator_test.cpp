@@ -277,7 +277,7 @@ TEST_CASE("copies of experts have no price by a trainer's profile, and say so") 
 }
 
 TEST_CASE("a stage has as many parameters as its layers and ends are counted to, one by one") {
-  // Of every built-in that one stage's shapes differ in; experts in two parts.
+  // These built-ins differ in the shapes that a stage counts; ep divides the experts by two.
   const cluster::Cluster cluster = cluster::load_cluster("dgx-h100");
   const TrainerProfile trainer = load_trainer("megatron");
   std::vector<model::Model> models;

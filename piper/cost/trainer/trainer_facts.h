@@ -51,7 +51,7 @@ struct Fact {
   int64_t (*read)(const Known& known);
   std::vector<std::string> (*words)() = nullptr;  // of kWord, by value
 
-  // Of a value: "4", "yes", "full".
+  // A value in words: "4", "yes", "full".
   std::string text_of(int64_t value) const;
 };
 

@@ -147,8 +147,9 @@ struct TrainerProfile {
   // Runs every schedule of a mixture layer that strategy::runs(), as this Piper does: the search
   // picks one.
   bool schedules_mixtures = false;
-  // Of a row on its way to the experts, and of its gradient on the way back; below 2 it travels as
-  // FP8 with scales, and is converted before it leaves instead of where it arrives.
+  // Bytes of an element of a row on its way to the experts, and of its gradient on the way back;
+  // below 2 it travels as FP8 with scales, and is converted before it leaves instead of where it
+  // arrives.
   double dispatch_element_bytes = 2;
   bool gathers_twice = true;   // sequence parallel: the backward gathers its inputs again
   double reduction_bytes = 4;  // of a gradient while it is reduced

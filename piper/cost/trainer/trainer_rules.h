@@ -73,7 +73,7 @@ struct Ruling {
   std::vector<std::string> forbids, warns;
   std::map<std::string, std::string> flags, environment;
 };
-// Of all of `known` but the machine something must be there.
+// Requires every pointer in `known` but the machine's to be set.
 Ruling rule(const TrainerRules& rules, const Known& known);
 
 // What a search asks of rules. Those that the question decides are decided here, once: what they
