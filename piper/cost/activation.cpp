@@ -21,7 +21,7 @@ using schedule::SlotKind;
 constexpr int64_t kIndexBytes = 4;         // routing indices are int32
 constexpr int64_t kIndexOfTokenBytes = 8;  // tokens are int64
 
-// Of what is kept of the router: fp32 beside bf16.
+// Bytes of an element that is kept of the router: fp32 where the others are bf16.
 int64_t main_element_bytes(int64_t element_bytes) { return std::max<int64_t>(element_bytes, 4); }
 
 const model::Layer& layer_of(const model::Model& model, const schedule::Segment& segment) {
@@ -99,8 +99,8 @@ SegmentBytes latent_bytes(const model::Model& model, const model::Attention& a,
           .weights_transient = e * weights + products};
 }
 
-// Of attention whose ranks share a sequence (context parallelism), in elements; beside
-// attention.cpp and latent_attention.cpp. What "all" ranks have is one rank's on a ring.
+// Sizes, in elements, of attention whose ranks share a sequence (context parallelism), as
+// attention.cpp and latent_attention.cpp have them. What "all" ranks have is one rank's on a ring.
 struct ContextSizes {
   int64_t x, queries, keys, sums;  // of own tokens
   int64_t normed;                  // keys before their norm, and what latent queries are made from
@@ -346,8 +346,8 @@ int64_t token_gate_transient(const model::FeedForward& f, const SegmentWork& wor
                   scores + std::max(probabilities, squares));
 }
 
-// Of the scores of all experts, with the bias or without the groups left out while some are chosen;
-// then of the choices alone. Before both the norm.
+// The peak is at the scores of all experts, with the bias or without the groups left out while some
+// are chosen; then at the choices alone; or before both at the norm.
 SegmentBytes choose_bytes(const model::Model& model, const model::FeedForward& f,
                           const SegmentWork& work) {
   const int64_t e = work.element_bytes, main = main_element_bytes(e), tokens = work.routed_tokens();
@@ -365,14 +365,14 @@ SegmentBytes choose_bytes(const model::Model& model, const model::FeedForward& f
 SegmentBytes gate_bytes(const model::Model& model, const model::FeedForward& f,
                         const SegmentWork& work) {
   const int64_t e = work.element_bytes, main = main_element_bytes(e);
-  // Of sequences that ranks share only the backward makes it, from the choices of all of them.
+  // Where ranks share sequences only the backward makes it, from the choices of all of them.
   const int64_t auxiliary = model.router_aux_coefficient != 0 && !work.cuts_sequences()
                                 ? work.sequences / work.by.routed * f.num_experts
                                 : 0;
   // Scores with the bias or without the groups left out, while experts are chosen.
   const bool chooses = f.selection_bias || (f.num_groups > 1 && f.top_groups < f.num_groups);
   const int64_t choice = chooses ? work.gated_tokens() * f.num_experts : 0;
-  // Of gathered tokens, beside what the tape keeps of own ones.
+  // Scores and choices of gathered tokens, besides those of own ones that the tape keeps.
   const int64_t gathered =
       work.by.gated > 1 ? work.gated_tokens() * (main * f.num_experts + kIndexBytes * f.top_k) : 0;
   // The z-loss: a gradient of each token's log-sum-exp; sigmoid scores stand beside their logits

@@ -49,7 +49,7 @@ struct SegmentWork {
   int64_t rows = 0;           // rows this rank sends (gate, merge): T * k, less what is dropped
   int64_t others_rows = 0;    // of the same tokens, those that ranks which divide them send
   int64_t received_rows = 0;  // R (experts); balanced: as many
-  // Of ranks that share an expert's matrices and have rows of their own: what these have received
+  // Where ranks share an expert's matrices and have rows of their own: what they have received
   // together, with which the experts compute.
   int64_t gathered_rows = 0;
   int64_t largest_expert_rows = 0;  // of the local experts; balanced: an equal part of those
@@ -59,11 +59,11 @@ struct SegmentWork {
   // U, where tokens travel in place of their copies (strategy::deduplicates): one for each token of
   // a member; else -1
   int64_t received_tokens = -1;
-  // Of a chunk of a mixture layer's tokens (work_of_chunk): how many the chunk has; -1: all tokens.
+  // How many tokens a chunk of a mixture layer's tokens has (work_of_chunk); -1: all tokens.
   int64_t chunk_tokens = -1;
   int64_t local_experts = 0;
   int64_t element_bytes = 4;
-  // Of a device which has one product for all experts: where it is used; outlives this. Else null.
+  // Where a device that has one product for all experts uses it; outlives this. Else null.
   const GroupedChoice* grouped = nullptr;
   // What attention and dense nets compute with.
   int64_t all_tokens() const { return sequences * sequence / by.context; }
@@ -71,7 +71,8 @@ struct SegmentWork {
   int64_t routed_tokens() const { return sequences * sequence / by.routed; }
   // Those whose rows this rank sends: routed tokens of all ranks that gather them.
   int64_t gated_tokens() const { return routed_tokens() * by.gated; }
-  // Of this rank alone: the head's, and those whose gradients of what is held whole count here.
+  // Tokens of this rank alone: the head's, and those by which gradients of what is held whole count
+  // here.
   int64_t own_tokens() const { return all_tokens() / by.tensor; }
   // Whether routed tokens are parts of sequences.
   bool cuts_sequences() const { return by.context > 1 || sequences % by.routed != 0; }
@@ -89,8 +90,8 @@ struct SegmentWork {
   int64_t computed_rows() const { return by.gathers_rows ? gathered_rows : received_rows; }
 };
 
-// Of chunk 1 to `num_chunks` of the tokens (strategy::token_chunk), where every chunk routes as all
-// of them do, or of the peers, each of which is sent as much. Chunk 0 is all
+// The work of chunk 1 to `num_chunks` of the tokens (strategy::token_chunk), where every chunk
+// routes as all of them do, or of the peers, each of which is sent as much. Chunk 0 is all
 // (schedule::Segment::chunk).
 SegmentWork work_of_chunk(const SegmentWork& all, int64_t chunk, int64_t num_chunks);
 
@@ -101,8 +102,9 @@ struct SegmentBytes {
           // tape needs forward_transient + tape above inputs and outputs
   int64_t backward_transient =
       0;  // peak above inputs, outputs (input gradients) and tape while the backward runs
-  // Of a backward in two parts: SlotKind::kDeferred, what is left for the weights' part beyond the
-  // tape's bytes; peaks above inputs, outputs, tape and it while either part runs.
+  // A backward in two parts: `deferred` is what SlotKind::kDeferred holds for the weights' part
+  // beyond the tape's bytes; the others are peaks above inputs, outputs, tape and it while either
+  // part runs.
   int64_t deferred = 0;
   int64_t input_transient = 0, weights_transient = 0;
 };

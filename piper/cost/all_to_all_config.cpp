@@ -78,7 +78,7 @@ class Closed {
     return 0;
   }
 
-  // Of even nodes, by the layout that stands above every algorithm.
+  // Bytes of a member where nodes are even, by the layout that stands above every algorithm.
   double scratch() const {
     if (n_ <= 1 || (s_.levels.size() == 1 && traits(config_.algorithm).stages)) return 0;
     switch (config_.algorithm) {

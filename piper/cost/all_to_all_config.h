@@ -127,9 +127,9 @@ std::vector<PricedAllToAll> priced_all_to_alls(const ExchangeSite& site, const E
 constexpr bool is_plain(strategy::AllToAll a) {
   return a == strategy::AllToAll::kFlat || a == strategy::AllToAll::kNodeAware;
 }
-// Of the two the one in the order that the price means: over several nodes the node-aware one,
-// since rotated by distance all members of a node reach for one NIC at a time (simulated, up to 1.8
-// times slower); in one node the two are the same.
+// The plain one whose order the price assumes: over several nodes the node-aware one, since rotated
+// by distance all members of a node send to one NIC at a time (simulated, up to 1.8 times slower);
+// in one node the flat one, where the two are the same.
 strategy::AllToAll plain_exchange(const ExchangeSite& site);
 
 // By so much an exchange must be cheaper than the plain one to be chosen: what the closed form may
@@ -141,7 +141,7 @@ inline constexpr double kAllToAllTie = 0.1;
 PricedAllToAll best_all_to_all(const ExchangeSite& site, const ExchangeLoad& load,
                                const FixedAllToAll& fixed = {}, double flat_part = 1);
 
-// Of one member at most, with even loads (testing/collective/prove.h counts the same).
+// The most that one member needs, with even loads (testing/collective/prove.h counts the same).
 double scratch_bytes(const ExchangeSite& site, const AllToAllConfig& config, double pair_bytes,
                      const DedupRatios& spread = {});
 

@@ -131,7 +131,7 @@ int64_t chunk_forwards_in_flight(PipelineSchedule schedule, int64_t pp, int64_t 
 
 int64_t micro_batches_in_flight(strategy::PipelineSchedule schedule, int64_t pp, int64_t rank,
                                 int64_t num_micro_batches) {
-  // Of a rank that holds several chunks, one begun counts as a whole.
+  // Where a rank holds several chunks, a micro-batch that has begun one counts as a whole.
   const bool is_v = strategy::is_v(schedule);
   if (strategy::interleaves(schedule)) return num_micro_batches;
   return (chunk_forwards_in_flight(schedule, pp, is_v ? 2 : 1, rank, num_micro_batches) +

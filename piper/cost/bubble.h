@@ -9,7 +9,7 @@
 
 namespace piper::cost {
 
-// Of one micro-batch through all layers of one rank (its vpp chunks together).
+// Seconds of one micro-batch through all layers of one rank (its vpp chunks together).
 struct RankPassSeconds {
   double forward = 0;
   double backward_input = 0;    // with recomputation

@@ -39,7 +39,7 @@ struct Errors {
   double mean = 0, worst = 0;
 };
 
-// Of the step's time, over random settings of one schedule.
+// Errors of the closed form of a step's time, over random settings of one schedule.
 Errors errors(PipelineSchedule schedule, int num, uint32_t seed) {
   std::mt19937 random(seed);
   const auto integer = [&](int64_t low, int64_t high) {

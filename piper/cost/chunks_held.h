@@ -1,5 +1,5 @@
 // Activations in flight by chunk: which forwards of a pipeline schedule a rank holds when it holds
-// the most. Of chunks that keep equally many bytes bubble.h has the number in closed form; where
+// the most. Where all chunks keep equally many bytes, bubble.h has the number in closed form; where
 // they differ, it matters which.
 #pragma once
 
@@ -14,8 +14,8 @@ namespace piper::cost {
 struct ChunksHeld {
   std::vector<int64_t> forwards;  // of each chunk, from its start to the end of its whole backward
                                   // or of its weights' part
-  // Of these, how many wait for their weights' part: what a recomputation has made again is there
-  // as well. Zeros where nothing is recomputed.
+  // How many of these wait for their weights' part, which holds what was recomputed as well. Zeros
+  // where nothing is recomputed.
   std::vector<int64_t> waiting;
   // The input's part that ends here is one of them, and its last layer is still at work.
   bool ends_input_part = false;

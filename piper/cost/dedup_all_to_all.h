@@ -28,7 +28,7 @@ struct DedupSeconds {
 };
 DedupSeconds dedup_seconds(const ExchangeSite& site, int64_t chunk_bytes, const ExchangeLoad& load);
 
-// Of one member, with even loads: of the dispatch, which needs as much as the combine.
+// The scratch of one member in a dispatch, with even loads; a combine needs as much.
 double dedup_scratch_bytes(const ExchangeSite& site, const ExchangeLoad& load);
 
 }  // namespace piper::cost

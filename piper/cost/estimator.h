@@ -3,7 +3,7 @@
 //   TrainerEstimator    any trainer, by its profile (trainer/trainer_profile.h): a closed form over
 //                       every axis, with bytes as that trainer keeps them. For described machines.
 //   ExecutorEstimator   this Piper, on a machine that `piper profile` measured: segment by segment,
-//                       with the exact bytes of every slot. Of what its executor runs.
+//                       with the exact bytes of every slot. Only for what its executor runs.
 //
 // make_estimator() is the one place that chooses. The two have byte models of their own: what other
 // trainers keep fits no tape of this executor, and its slots fit no constant of a profile.
@@ -72,7 +72,7 @@ struct Estimate {
       0;  // of `seconds`: until the last rank has done its last action, if nothing else held it up
   bool is_coarse = false;  // see Estimator::estimate()
   double at_least = 0;     // what `seconds` would not go below if they were not coarse
-  // Of an ExecutorEstimator: the exact costs that all of the above sums up. Else null.
+  // The exact costs of an ExecutorEstimator, which all of the above sums up; else null.
   std::shared_ptr<const ExactEstimate> exact = nullptr;
 };
 
@@ -89,8 +89,8 @@ struct PassSeconds {
   double embedding = 0, head = 0;  // head: with the modules of multi-token prediction
 };
 
-// Of a stage: bytes at its peak, and seconds of one micro-batch, forward and backward (reductions
-// left out).
+// A stage's bytes at its peak, and its seconds of one micro-batch, forward and backward (without
+// reductions).
 struct StageLoad {
   double bytes = 0, seconds = 0;
 };
@@ -110,8 +110,8 @@ struct SampledEstimate {
   std::vector<double> seconds, peak_bytes;
 };
 
-// Of one model, cluster, precision and sequence length. Keeps what strategies have in common. Not
-// thread-safe. All that it is made from outlives it.
+// Estimates strategies for one model, cluster, precision and sequence length, and keeps what they
+// have in common. Not thread-safe. All that it is made from outlives it.
 //
 // Strategies are free of contradictions, have the estimator's sequence and precision, at most as
 // many ranks as the cluster has devices, and are executable where costs are exact. `imbalance`:
@@ -137,16 +137,16 @@ class Estimator {
   virtual SampledEstimate sampled(const strategy::Strategy& strategy,
                                   const std::vector<ExpertLoad>& loads) const = 0;
 
-  // Lower bounds in seconds by which a search leaves strategies out; 0 where nothing is known. Of
-  // every strategy with this micro-batch, mesh and sequence parallelism, whatever its schedule,
-  // split, recomputation, ZeRO and offload;
+  // Lower bounds in seconds by which a search leaves strategies out; 0 where nothing is known. They
+  // hold for every strategy with this micro-batch, mesh and sequence parallelism, whatever its
+  // schedule, split, recomputation, ZeRO and offload;
   virtual double bound(const strategy::Strategy&, double /*imbalance*/) { return 0; }
   // with this schedule, split and recomputation, whatever ZeRO, offload and placement;
   virtual double bound_of_split(const strategy::Strategy&, double /*imbalance*/) { return 0; }
   // with this schedule and recomputation, whatever the split besides.
   virtual double bound_of_schedule(const strategy::Strategy&, double /*imbalance*/) { return 0; }
-  // Of this strategy itself, in bytes, and in seconds whenever its sums of gradients start, for
-  // less work than bytes() and estimate(); 0 where nothing is known.
+  // Lower bounds of this strategy alone, in bytes, and in seconds whenever its sums of gradients
+  // start, for less work than bytes() and estimate(); 0 where nothing is known.
   virtual double least_bytes(const strategy::Strategy&, double /*imbalance*/) { return 0; }
   virtual double least_seconds(const strategy::Strategy&, double /*imbalance*/) { return 0; }
   // About how many seconds a good strategy of a bound()'s kind takes, no lower bound: shapes with

@@ -72,7 +72,8 @@ class PortSeconds {
  public:
   // The cluster outlives it.
   explicit PortSeconds(const cluster::Cluster& cluster) : cluster_(cluster) {}
-  // Of every member, also one that moves nothing; neighbours one after another.
+  // Adds one member: call it for every member, neighbours one after another, also for one that
+  // moves nothing.
   void add(const Traffic& traffic, int64_t device);
   double longest() const;
 

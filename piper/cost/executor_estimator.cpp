@@ -50,7 +50,7 @@ strategy::Recompute recompute_of(const Strategy& s, int64_t stage) {
   return s.recompute_of(rank_of(s, stage));
 }
 
-// Of the first member of a stage.
+// The group of the first member of a stage.
 Group group_of_stage(const strategy::RankLayout& layout, strategy::Axis axis, int64_t stage) {
   return cost::group_of(layout, axis, layout.rank(stage, 0));
 }
@@ -815,7 +815,7 @@ StageMemory ExecutorEstimator::state_memory(const Strategy& s, int64_t pp_rank) 
   return memory;
 }
 
-// Of one rank of each ep index that may be the fullest.
+// Walks one rank of each ep index that may be the fullest, and returns the fullest.
 StageMemory ExecutorEstimator::rank_memory(const Strategy& s, int64_t pp_rank) {
   std::vector<int32_t> layers;
   for (const schedule::RankChunk& chunk : schedule::chunks_of(s, pp_rank))

@@ -131,13 +131,13 @@ class ExecutorEstimator : public Estimator {
   struct TypeParameters {
     int64_t dense = 0, experts = 0;  // routed experts of the whole layer
   };
-  // Of a virtual stage its layers and ends alone; with what states add as well; by either, all.
+  // A virtual stage with its layers and ends alone; with what states add; and all, by either.
   Stage layers_of_stage(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
   Stage stage(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
   std::vector<Stage> every_stage(const strategy::Strategy& strategy,
                                  Stage (ExecutorEstimator::*stage)(const strategy::Strategy&,
                                                                    int64_t, int64_t));
-  // Of its pipeline, whatever ZeRO, offload and reductions.
+  // A lower bound: the seconds of its pipeline, whatever ZeRO, offload and reductions.
   double seconds_without_states(const strategy::Strategy& strategy);
   // Without the memory.
   ExactEstimate exact_time(const strategy::Strategy& strategy);
@@ -152,16 +152,17 @@ class ExecutorEstimator : public Estimator {
   static bool has_closed_form(const strategy::Strategy& strategy);
   // Likewise, but for pairs of micro-batches, of which the last backward is none.
   static bool ends_with_whole_backwards(const strategy::Strategy& strategy);
-  // Of one step and rank: what its pairs take less than one after the other.
+  // Seconds by which pairs shorten one rank's step, against one micro-batch after the other.
   static double saved_by_pairs(const strategy::Strategy& strategy, int64_t pp_rank,
                                const std::vector<ChunkSeconds>& chunks);
   // Ranks of a pipeline by what is known of their bytes without a walk: a lower bound of each.
   std::vector<int64_t> fullest_first(const strategy::Strategy& strategy);
   std::vector<double> least_bytes_by_rank(const strategy::Strategy& strategy);
-  // Of all stages, unless one that needs more than `most_bytes` comes first.
+  // By pipeline rank; where ranks are walked, it ends at the first that needs more than
+  // `most_bytes`, and the others stay empty.
   std::vector<StageMemory> find_memory(const strategy::Strategy& strategy, double most_bytes);
   StageMemory rank_memory(const strategy::Strategy& strategy, int64_t pp_rank);
-  // Of the fullest rank of the stage; of one ep index.
+  // The memory of the stage's fullest rank; and of its rank with one ep index.
   StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer);
   StageMemory stage_memory(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
                            int64_t ep_index);
@@ -180,7 +181,8 @@ class ExecutorEstimator : public Estimator {
   RankParameters parameters(const strategy::Strategy& strategy, int32_t layer) const;  // of one
   RankParameters parameters(const strategy::Strategy& strategy, int64_t index,
                             int64_t first_layer) const;
-  // Of a layer's copies of experts; 0 without any.
+  // Seconds that sending a layer's copies of experts, or (`homeward`) their gradients, takes; 0
+  // without any.
   double copied_seconds(const strategy::Strategy& strategy, int64_t index, int32_t layer,
                         bool homeward) const;
   // Those whose optimizer states the stage's first member has, which has the most.
@@ -193,7 +195,7 @@ class ExecutorEstimator : public Estimator {
   // direction; and the first gather of a step.
   void price_gathered(const strategy::Strategy& strategy, int64_t index, int64_t first_layer,
                       Stage& stage);
-  // Of each virtual stage.
+  // The pipeline's seconds by virtual stage.
   std::vector<ChunkSeconds> pipeline(const strategy::Strategy& strategy,
                                      const std::vector<Stage>& chunks) const;
 

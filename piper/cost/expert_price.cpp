@@ -16,7 +16,7 @@ using graph::Phase;
 using schedule::Segment;
 using schedule::SegmentKind;
 
-// Of the experts' segment of a rank, with `factor` times the balanced rows.
+// Seconds of a rank's experts, forward and backward, with `factor` times the balanced rows.
 double experts_seconds(const model::Model& model, const strategy::Strategy& s,
                        const cluster::Cluster& cluster, int32_t layer, int64_t factor) {
   SegmentWork work = balanced_work(model, layer, s.micro_batch_sequences, s.sequence, s.mesh.ep,

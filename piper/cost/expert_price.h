@@ -12,7 +12,7 @@
 
 namespace piper::cost {
 
-// Of every layer with experts:
+// By layer, for every layer with experts:
 //   bytes               moved_expert_bytes(), of one copy
 //   seconds_per_row     what a row adds to the experts' forward (with its recomputation) and
 //                       backward on the rank that computes it, at the rows of a balanced load. Loads

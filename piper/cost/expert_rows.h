@@ -11,8 +11,8 @@
 
 namespace piper::cost {
 
-// Of `tokens` of a rank those that have an expert on some of the `ep` members of its group, when
-// routers favour none.
+// How many of a rank's `tokens` are expected to have an expert on some of `num_members` of the `ep`
+// members of its group, when routers favour none.
 int64_t expected_tokens(const model::FeedForward& f, int64_t ep, int64_t num_members,
                         int64_t tokens);
 // Sets received_tokens: where tokens travel in place of their copies (strategy::deduplicates).
@@ -53,16 +53,16 @@ class ExpertRows {
   SegmentWork work(int32_t layer, int32_t micro_batch, int64_t member, int16_t chunk) const;
   int64_t rows_between(int32_t layer, int32_t micro_batch, int64_t from, int64_t to,
                        int16_t chunk) const;
-  // Of a strategy that deduplicates: its collective::distinct_tokens, as they were routed; not
-  // exact(), those to expect when every expert is as likely as any other. `units`: of the expert
-  // group.
+  // The collective::distinct_tokens of a strategy that deduplicates, as they were routed; without
+  // exact(), those to expect when every expert is as likely as any other. `units`: those of the
+  // expert group.
   std::vector<int64_t> distinct(int32_t layer, int32_t micro_batch, int64_t member,
                                 const collective::Units& units) const;
 
  private:
   int64_t expected_tokens(int32_t layer, int64_t num_members) const;
   int64_t rows_of_expert(int32_t layer, int64_t expert) const;
-  // Of the experts of ep index `to`, by index on the rank.
+  // Rows of the experts of ep index `to`, by index on the rank.
   std::vector<int64_t> rows_of_rank(int32_t layer, int64_t to) const;
   SegmentWork balanced(int32_t layer) const;
   const std::vector<int64_t>& of_rank(const RoutedRows& all, int32_t layer, int32_t micro_batch,

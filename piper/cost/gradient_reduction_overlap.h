@@ -20,7 +20,7 @@ struct LevelUtilization {
 };
 LevelUtilization level_needs(const cluster::Cluster& cluster, const Traffic& traffic);
 
-// Of an operation alone, as price().
+// The seconds of an operation alone, as price() has them, in two parts.
 struct CommTime {
   double latency = 0;   // the rest of its price
   double transfer = 0;  // sharing

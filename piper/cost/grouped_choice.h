@@ -47,9 +47,9 @@ class GroupedChoice {
   std::vector<Point> points_;
 };
 
-// Of the two ways to compute experts in bf16 (profile/shape_curves.h) the faster one at each size,
-// over all skews together. Nothing measured without both curves, or where they were measured on a
-// CPU, whose experts are computed one by one.
+// The faster of the two ways to compute experts in bf16 (profile/shape_curves.h) at each size, over
+// all skews together. It knows no sizes without both curves, or where they were measured on a CPU,
+// whose experts are computed one by one.
 GroupedChoice grouped_choice_of(const cluster::Cluster& cluster);
 // By which the memory of a step of this precision is counted: in bf16 that; else nothing measured,
 // and experts one by one. Where nothing is measured a device that can computes them as one product

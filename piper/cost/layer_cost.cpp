@@ -212,7 +212,7 @@ LayerCost LayerCosts::make_layer(size_t type, const strategy::Strategy& s) {
   const strategy::Mesh& mesh = s.mesh;
   const AllToAllConfig config = all_to_all_of(s);
   const int64_t num_chunks = strategy::num_moe_chunks(s);
-  // Of each exchange: chunks are nearly equal.
+  // One chunk stands for the work of each exchange: chunks are nearly equal.
   const SegmentWork chunk = work_of_chunk(work, num_chunks > 1 ? 1 : 0, num_chunks);
   LayerCost cost;
   const schedule::LayerKind kind =
@@ -360,7 +360,7 @@ LayerCosts::ExchangeSeconds LayerCosts::exchange_seconds(int32_t layer, const Se
   ExchangeSeconds longest{
       .rows = std::vector<double>(static_cast<size_t>(peers > 0 ? num_chunks : 1), 0.0)};
   const int64_t groups = std::min(mesh.world() / mesh.ep, kMaxGroupsLookedAt);
-  // Of all ranks as if they were members of one stage: their groups lie alike.
+  // Takes all ranks as if they were members of one stage: their groups lie alike.
   strategy::Mesh one_stage{.ep = mesh.ep, .dp = mesh.world(), .etp = mesh.etp};
   const strategy::RankLayout layout(one_stage);
   for (int64_t i = 0; i < groups; ++i) {

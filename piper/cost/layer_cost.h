@@ -29,8 +29,8 @@ struct RecomputeCost {
   double exchange =
       0;  // waiting: rows that travel again, and both exchanges back, less what hides them
   double divided_compute = 0, divided_exchange = 0;  // that a backward takes more in two parts
-  // Of a forward and this backward of two micro-batches, turn by turn: n layers save n pair_saves -
-  // pair_ends.
+  // What a forward and this backward of two micro-batches save when they take turns: n layers save
+  // n pair_saves - pair_ends.
   double pair_saves = 0, pair_ends = 0;
   LayerMemory memory;
 };
@@ -90,7 +90,7 @@ class LayerCosts {
   // Equal layers have one type; under a load each has its own.
   size_t type_of(int32_t layer) const { return type_[static_cast<size_t>(layer)]; }
   int32_t representative(size_t type) const { return representative_[type]; }
-  // Of a strategy whose sequence and precision are those given above.
+  // Requires the strategy's sequence and precision to be those given above.
   const LayerCost& layer(size_t type, const strategy::Strategy& strategy);
   // Scratch of one exchange on a rank with this work; 0 where nothing is exchanged.
   int64_t exchange_scratch(int32_t layer, const SegmentWork& work, int64_t ep,

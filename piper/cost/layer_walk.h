@@ -1,5 +1,5 @@
 // A layer's tasks one after the other: computing in order, collectives in order beside it, each
-// task waiting for the rows that it reads. Of one micro-batch, and of a pair that takes turns.
+// task waiting for the rows that it reads. It walks one micro-batch, or a pair that takes turns.
 #pragma once
 
 #include <piper/schedule/layer.h>

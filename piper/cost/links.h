@@ -56,7 +56,7 @@ struct Links {
 // Where the members of a group on these devices (counted in the order of the cluster's levels) sit:
 // nodes, then every further level that tells some of them apart; neighbours share a NIC.
 collective::Topology topology_of(const cluster::Cluster& cluster, std::span<const int64_t> devices);
-// Of ranks 0 .. num_ranks - 1, rank i on device i.
+// The same of ranks 0 .. num_ranks - 1, with rank i on device i.
 collective::Topology topology_of_ranks(const cluster::Cluster& cluster, int64_t num_ranks);
 
 // What an operation needs, and for how long.
@@ -84,9 +84,9 @@ class Ports {
                       strategy::Reduction algorithm = strategy::Reduction::kDirect) const;
   Transfer message(Rank from, Rank to, double bytes) const;
 
-  // Of operations that are priced elsewhere: `part` is what an end needs of its share of every
-  // level (level_needs in gradient_reduction_overlap.h) for so many seconds. All members send and
-  // receive; a message leaves one and enters the other.
+  // Operations that are priced elsewhere: for so many seconds an end needs `part` of its share of
+  // every level (level_needs in gradient_reduction_overlap.h). All members send and receive; a
+  // message leaves one and enters the other.
   Transfer among(std::span<const Rank> members, std::span<const double> part, double seconds) const;
   Transfer message(Rank from, Rank to, std::span<const double> part, double seconds) const;
 

@@ -21,10 +21,10 @@
 //   JSON   {"data": {NAME: [[count, ...], ...], ...}}: a text is a step, its counts by layer, expert.
 //          Names that say "_top1" count one expert a token: they are left out where others are there
 // Counts are rows routed to the expert in one step, of all ranks or of one. The j-th mixture layer
-// of the model reads layer j of the trace, or j modulo its layers where it has fewer. Of steps with
-// different numbers of experts those nearest to the model's are read. Where that is another number
-// still, each row's shares in descending order are read at as many quantiles as the model has
-// experts (between two, by interpolation), and which expert has which is drawn by layer.
+// of the model reads layer j of the trace, or j modulo its layers where it has fewer. Where steps
+// have different numbers of experts, those nearest to the model's are read. Where that is another
+// number still, each row's shares in descending order are read at as many quantiles as the model
+// has experts (between two, by interpolation), and which expert has which is drawn by layer.
 #pragma once
 
 #include <piper/cost/prices.h>
@@ -76,16 +76,17 @@ std::string stretch_of(const LoadDistribution& distribution, const model::Model&
 // load is even. Requires that ep divides the experts.
 double imbalance_of(const ExpertLoad& load, int64_t ep);
 
-// The expected rows of the busiest of `ep` ranks over the mean, by each ep of `eps`: what a strategy
-// is priced at under this load. It is the mean of imbalance_of() over kExpectedSamples steps drawn
-// with seed 0 (a trace: over so many of its steps), so that one load is one number in every command.
-// Of hot-rank:F the F ends at ep. Throws InvalidInput where the load does not fit the model.
+// The expected rows of the busiest of `ep` ranks over the mean, by each ep of `eps`: what a
+// strategy is priced at under this load. It is the mean of imbalance_of() over kExpectedSamples
+// steps drawn with seed 0 (a trace: over so many of its steps), so that one load is one number in
+// every command. The F of hot-rank:F is at most ep. Throws InvalidInput where the load does not fit
+// the model.
 inline constexpr int64_t kExpectedSamples = 16;
 std::map<int64_t, double> expected_imbalances(const LoadDistribution& load,
                                               const model::Model& model,
                                               const std::vector<int64_t>& eps);
 
-// Of one ep; 1 for a model without experts.
+// The same of one ep; 1 for a model without experts.
 double expected_imbalance(const LoadDistribution& load, const model::Model& model, int64_t ep);
 
 // Likewise the expected rows of a step's busiest expert over the mean of its layer, of the layer
@@ -98,7 +99,8 @@ ExpertLoad busy_rank_load(const model::Model& model, int64_t ep, double imbalanc
 // Hot ranks are no hotter than all rows allow: of hot-rank:F the F ends at ep.
 LoadDistribution load_at(const LoadDistribution& load, int64_t ep);
 
-// Of one quantity over the samples. p95: the smallest value that 95 % of them do not exceed.
+// Statistics of one quantity over the samples. p95: the smallest value that 95 % of them do not
+// exceed.
 struct MeanP95Worst {
   double mean = 0, p95 = 0, worst = 0;
 };
@@ -114,7 +116,7 @@ struct RebalancingGain {
   double migration_seconds = 0;
 };
 
-// Of a step.
+// What a step takes under the samples of a load.
 struct UnderLoad {
   MeanP95Worst seconds, peak_bytes;
   std::optional<RebalancingGain> rebalancing;  // of LoadSamples::rebalance; `seconds` is the better

@@ -1,8 +1,8 @@
 // Exact memory of one rank of a stage, by component: what the simulation of the same strategy
 // finds, without simulating it.
 //
-//   state          weights, gradients, optimizer (rank_parameters.h). Of divided gradients a rank's
-//                  own sums, and the buffers that are live at the fullest moment
+//   state          weights, gradients, optimizer (rank_parameters.h). Where gradients are divided,
+//                  a rank's own sums, and the buffers that are live at the fullest moment
 //   activations    what a micro-batch keeps for its backward, times the micro-batches in flight
 //                  (GPipe m, 1F1B min(m, p - stage)), less one: the newest is in `working`
 //   working        the most that the newest micro-batch holds while its forward and backward run:

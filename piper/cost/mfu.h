@@ -21,8 +21,8 @@ inline constexpr const char* kMfuFormula =
     "3 x forward FLOPs of the tokens of one step (active experts, causal attention at half, no "
     "recomputation) / (step seconds x dense peak FLOP/s of all devices)";
 
-// Of the model in one step, when the routed experts compute the part `kept` of all copies of tokens
-// (1 = dropless).
+// FLOPs of the model in one step, when the routed experts compute the part `kept` of all copies of
+// tokens (1 = dropless).
 double step_flops(const model::Model& model, int64_t sequence, int64_t global_batch_sequences,
                   double kept = 1);
 // What the strategy's capacity keeps of a balanced load, over all mixture layers; 1 without any.

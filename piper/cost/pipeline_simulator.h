@@ -29,7 +29,7 @@
 
 namespace piper::cost {
 
-// Of one virtual stage and one micro-batch.
+// Seconds of one virtual stage and one micro-batch.
 struct ChunkSeconds {
   double forward = 0;           // exchanges included
   double backward_input = 0;    // of a split backward, with recomputation
@@ -99,8 +99,8 @@ class PipelineSimulator {
   void post(const Step& step, std::span<const ChunkSeconds> chunks);
 
   std::vector<Step> steps_;
-  // Of forwards by stage and micro-batch, then of backwards; then two more: what is there from the
-  // start, and what nobody needs.
+  // When forwards end, by stage and micro-batch, then when backwards do; then two more: what is
+  // there from the start, and what nobody needs.
   std::vector<double> ends_;
   std::vector<Rank> ranks_;
   std::vector<RankSeconds> times_;
@@ -110,8 +110,8 @@ class PipelineSimulator {
   std::vector<HostLink> links_;
 };
 
-// Of so many micro-batches those that are simulated; the others go on as these do. Four rounds of
-// the pipeline fill it, and what is left of a round is left here too.
+// How many of so many micro-batches are simulated; the others go on as these do. Four rounds of the
+// pipeline fill it, and what is left of a round is left here too.
 inline int64_t micro_batches_simulated(int64_t pp, int64_t num_micro_batches) {
   return std::min(num_micro_batches, std::max<int64_t>(4 * pp, 8) + num_micro_batches % pp);
 }

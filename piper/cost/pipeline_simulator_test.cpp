@@ -234,7 +234,8 @@ TEST_CASE("what pairs save and their messages share: all but the last stage's fi
     for (const int64_t m : {2 * p + 1, 16 * p})
       CHECK(seconds(k1F1BPairs, p, 1, m, 0.25, 0, 0) ==
             seconds(k1F1BPairs, p, 1, m, 0, 0, 0) - static_cast<double>(m - 1) * 0.25);
-  // Of two ranks none sends both ways; interleaved each does in every second pair, and waits for it.
+  // With two ranks none sends both ways; interleaved each does in every second pair, and waits for
+  // it.
   CHECK(seconds(k1F1BPairs, 2, 1, 16, 0, 0.125, 0.125) ==
         seconds(k1F1BPairs, 2, 1, 16, 0, 0.125, 0));
   CHECK(seconds(kInterleavedPairs, 2, 2, 16, 0, 0.125, 0.125) >

@@ -348,7 +348,7 @@ class StepPricer {
     return {static_cast<double>(bytes) / host_bytes_per_second(cluster_)};
   }
 
-  // Of weights to copies of experts, or of their gradients home.
+  // The price of sending weights to copies of experts, or their gradients back.
   TaskPrice copies(const Task& task) const {
     const int32_t layer = step_.segment(task).layer;
     const bool homeward = step_.segment(task).kind == SegmentKind::kCopiedGradients;
@@ -376,7 +376,7 @@ class StepPricer {
                               work_of(segment, place_of(task.rank, task.micro_batch)))};
   }
 
-  // Of hidden states or experts' rows of all members, in all slots.
+  // Bytes of all members, in all slots: hidden states, experts' rows, choices, or keys and values.
   double gathered_bytes(const Task& task) const {
     const Segment& segment = step_.segment(task);
     const SegmentWork work = work_of(segment, place_of(task.rank, task.micro_batch));
@@ -403,7 +403,7 @@ class StepPricer {
     if (!is_of_expert(task)) return hidden_bytes();
     return static_cast<double>(moved_parameters(task) * state_bytes(strategy_.precision).moved());
   }
-  // Of a task of a migration.
+  // Parameters that a task of a migration moves.
   int64_t moved_parameters(const Task& task) const {
     const auto slots =
         step_.graph.reads(task).empty() ? step_.graph.writes(task) : step_.graph.reads(task);
@@ -413,7 +413,7 @@ class StepPricer {
     return task.segment.valid() && step_.segment(task).expert >= 0;
   }
 
-  // Of a layer's buffers, as reductions cut them.
+  // Elements of one share of a layer's buffers, as reductions cut them: the first member's.
   double own_gradients(const Task& task) const {
     int64_t own = 0;
     for (const graph::SlotId slot : step_.graph.reads(task)) {
@@ -444,7 +444,7 @@ class StepPricer {
     return {seconds, bytes.forward_transient + (writes_tape(task) ? 0 : bytes.tape)};
   }
 
-  // Of all virtual stages.
+  // Sums what `of_stage` says over all virtual stages of the rank.
   template <class Parameters>
   int64_t of_rank(Rank rank, Parameters of_stage) const {
     int64_t parameters = 0;
@@ -455,7 +455,8 @@ class StepPricer {
     return parameters;
   }
 
-  // Of its virtual stages one at most has the layer.
+  // Parameters of the layer whose optimizer states the rank has; at most one of its virtual stages
+  // has the layer.
   int64_t optimized_by(Rank rank, int64_t member, int32_t layer) const {
     int64_t parameters = 0;
     for (const schedule::RankChunk& chunk : schedule::chunks_of(strategy_, layout_.stage(rank)))

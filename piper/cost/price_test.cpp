@@ -109,8 +109,8 @@ TEST_CASE("the experts beside the largest are counted by size, each with rows of
   CHECK(others({1, 0, 0, 0}).empty());
 }
 
-// Of one layer of many experts: with few rows each expert is the reading of its weights, whoever
-// has the rows.
+// A layer has many experts: with few rows each expert takes what reading its weights takes,
+// whichever rank has the rows.
 TEST_CASE("a skewed load does not merge thin experts into thick ones") {
   model::Model model = example::mixture(1);
   model.hidden = 2048;
@@ -183,7 +183,7 @@ TEST_CASE("a capacity lowers what is sent, computed and kept, as far as it drops
   CHECK(rows(half, SlotKind::kReceived, 0) == 32);
   CHECK(experts(half, 0) < 0.8 * experts(dropless, 0));
   CHECK(exchange(half) < exchange(dropless));
-  // Of a hot expert no more than its capacity: 2 ranks x 2 sequences x 8.
+  // A hot expert receives no more than its capacity: 2 ranks x 2 sequences x 8.
   const Priced hot = priced({{{1, 0, 0, 0}, {1, 0, 0, 0}}}, 1);
   CHECK(rows(hot, SlotKind::kRows, 0) == 16);
   CHECK(rows(hot, SlotKind::kReceived, 0) == 32);

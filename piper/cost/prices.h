@@ -28,7 +28,7 @@ struct ExpertLoad {
   // By layer, of a strategy with a capacity: the part of all choices that is routed, the rest being
   // dropped. Empty = what the capacity leaves of these shares when every sequence is alike.
   std::vector<double> kept;
-  // All of a step, or empty. Where it is given, it decides and the shares are not read. Of tokens
+  // All of a step, or empty. Where it is given, it decides and the shares are not read. With tokens
   // in chunks (strategy::num_moe_chunks): by chunk, then by expert.
   RoutedRows routed;
   // The same of collective::distinct_tokens, of a strategy that deduplicates; else empty.
@@ -38,7 +38,7 @@ struct ExpertLoad {
   balance::Placements placements;
 };
 
-// Of the tasks and slots of a step.
+// Bytes of the tasks and slots of a step.
 struct StepBytes {
   std::vector<int64_t>
       transient_bytes;  // by TaskId: above the slots, while a task runs; an exchange's scratch

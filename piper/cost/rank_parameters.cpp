@@ -127,7 +127,7 @@ namespace {
 
 constexpr int32_t kAllLayers = -3;
 
-// Of the buffers of divided layers the rank's own share, of others all.
+// Counts the rank's own share of the buffers of divided layers, and all of the others.
 template <class Divides>
 int64_t held_of_divided(const model::Model& model, const strategy::Strategy& strategy,
                         int64_t stage, int64_t member, Divides divides, int32_t only = kAllLayers) {

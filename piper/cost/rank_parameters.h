@@ -19,7 +19,7 @@ struct RankParameters {
   int64_t parts = 0;    // of attention and dense MLPs, where ranks share them; `dense` is then less
   int64_t experts = 0;  // routed experts
   int64_t total() const { return dense + parts + experts; }
-  // Of the gradient norm every replica takes an equal part.
+  // Parameters by whose gradients it computes the norm: every replica takes an equal part.
   double of_norm(const strategy::Mesh& mesh) const {
     return static_cast<double>(dense) / static_cast<double>(mesh.ranks_per_stage()) +
            static_cast<double>(parts) / static_cast<double>(mesh.num_replicas()) +
@@ -29,7 +29,7 @@ struct RankParameters {
 RankParameters rank_parameters(const model::Model& model, const strategy::Strategy& strategy,
                                int64_t stage);
 
-// Of a rank's parameters those whose optimizer states it has: all; with ZeRO its share of every
+// Parameters whose optimizer states a rank has: all of its own; with ZeRO its share of every
 // gradient buffer, as reductions cut it (collective::reduce_share), for a member of the stage.
 int64_t optimized_parameters(const model::Model& model, const strategy::Strategy& strategy,
                              int64_t stage, int64_t member);
@@ -38,14 +38,14 @@ int64_t optimized_parameters(const model::Model& model, const strategy::Strategy
 int64_t optimized_of_layer(const model::Model& model, const strategy::Strategy& strategy,
                            int64_t stage, int64_t member, int32_t layer);
 
-// Of a rank's parameters those whose weights it has all step: all, or with ZeRO 3 its own share of
-// every buffer. Where experts travel as residuals, its share of these once more: as it is, beside
-// what all were told.
+// Parameters whose weights a rank has all step: all of its own, or with ZeRO 3 its share of every
+// buffer. Where updated experts are sent as residuals, its share of these once more: the exact
+// weights besides those that all replicas have.
 int64_t weight_parameters(const model::Model& model, const strategy::Strategy& strategy,
                           int64_t stage, int64_t member);
 
-// Of a rank's parameters those whose gradients it has all step: all, or of divided ones
-// (strategy::divides_gradients) its own share of each buffer.
+// Parameters whose gradients a rank has all step: all of its own, or where gradients are divided
+// (strategy::divides_gradients) its share of each buffer.
 int64_t gradient_parameters(const model::Model& model, const strategy::Strategy& strategy,
                             int64_t stage, int64_t member);
 
@@ -54,8 +54,8 @@ int64_t gradient_parameters(const model::Model& model, const strategy::Strategy&
 // or a layer.
 int64_t dense_parameters(const model::Model& model, int32_t layer, int64_t pp);
 
-// Of these, what a rank holds of the matrices that it shares with others of its stage; 0 where it
-// shares none.
+// The part of these that a rank holds of matrices that it shares with others of its stage; 0 where
+// it shares none.
 int64_t part_parameters(const model::Model& model, int32_t layer,
                         const strategy::Strategy& strategy);
 // And what it holds whole: schedule::SegmentKind::kStageGradients where it shares some.
@@ -70,8 +70,8 @@ int64_t coded_bytes(const model::Model& model, const strategy::Strategy& strateg
 // Routed experts of a layer on one rank of so many that together hold them all.
 int64_t expert_parameters(const model::Model& model, int32_t layer, int64_t ranks);
 
-// Of the copies of experts that a rank of a (virtual) stage holds (balance/expert_placement.h),
-// which have weights and gradients and no optimizer states.
+// Parameters of the copies of experts that a rank of a (virtual) stage holds
+// (balance/expert_placement.h), which have weights and gradients and no optimizer states.
 int64_t copied_parameters(const model::Model& model, const strategy::Strategy& strategy,
                           int64_t stage, int64_t member = 0);
 

@@ -125,8 +125,8 @@ class Sender {
     return segment == SegmentKind::kExpertTensor || segment == SegmentKind::kDividedRows;
   }
 
-  // Of ranks that share experts: a gather of what each has received, of every slot; a sum, of which
-  // each keeps as much. Of ranks that divide rows: a gather of what each has sent.
+  // Ranks that share experts gather what each has received, of every slot, and keep as much of a
+  // sum. Ranks that divide rows gather what each has sent.
   void add_rows(const Task& task) {
     const bool gathers = task.kind == TaskKind::kAllGather;
     const std::vector<Rank>& members = step_.graph.group(task.group);
@@ -255,7 +255,7 @@ class Sender {
     return {rows * model_.hidden, element_bytes(strategy_.precision)};
   }
 
-  // Of an all-reduce: what the steps send.
+  // Half of an all-reduce sends what the steps of its algorithm send.
   void add_half(const Task& task) {
     const ReducedBuffer buffer = reduced_buffer(step_.segment(task), model_, strategy_);
     const std::vector<Rank>& members = step_.graph.group(task.group);
@@ -295,7 +295,7 @@ class Sender {
       if (bytes[to] >= 0) sent_.push_back({task.id, members[to], bytes[to]});
   }
 
-  // Of a micro-batch.
+  // Tokens of a micro-batch.
   int64_t tokens() const { return strategy_.micro_batch_sequences * strategy_.sequence; }
   // What each rank brings to a gather of hidden states, keys and values or choices of experts, or
   // keeps of a scatter.
@@ -337,7 +337,7 @@ class Sender {
     return written == SlotKind::kReceived || written == SlotKind::kExpertRowsGradient;
   }
 
-  // Of member `from`'s tokens, the rows for the experts of `member`.
+  // The rows of member `from`'s tokens that go to the experts of `member`.
   int64_t routed_rows(const Task& task, int64_t from, int64_t member) const {
     const std::vector<Rank>& members = step_.graph.group(task.group);
     const int64_t to = layout_.coordinates(members[static_cast<size_t>(member)]).ep;
@@ -380,7 +380,7 @@ std::vector<SentBytes> sent_bytes(const schedule::StepGraph& step, const model::
 
 namespace {
 
-// Of a micro-batch, those of which a rank routes tokens.
+// The sequences of a micro-batch of which a rank routes tokens.
 int64_t counted_sequences(const strategy::Strategy& s) {
   return SegmentWork{.sequences = s.micro_batch_sequences, .by = work_division(s)}
       .counted_sequences();

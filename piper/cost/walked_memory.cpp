@@ -93,7 +93,7 @@ class StepWalk {
               meaning.segment.kind) += more;
     }
   }
-  // Of what is live, this micro-batch's.
+  // The part of what is live that this micro-batch keeps.
   KeptBytes& kept_of(int32_t micro_batch) {
     return kept_of_[static_cast<size_t>(int64_t{micro_batch} + 1)];
   }

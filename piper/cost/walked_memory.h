@@ -13,8 +13,8 @@
 
 namespace piper::cost {
 
-// `step`: with the tasks of this rank alone, which have these bytes. Of the moment with the most
-// live bytes: `activations` is what other micro-batches than that of the task then running have
+// `step`: with the tasks of this rank alone, which have these bytes. At the moment with the most
+// live bytes, `activations` is what other micro-batches than that of the task then running have
 // kept, `gradients` the buffers of divided ones, `working` all else. Other state, messages and
 // in_flight are not filled.
 StageMemory walked_memory(const schedule::StepGraph& step, const StepBytes& bytes);
@@ -24,7 +24,7 @@ StageMemory walked_memory(const schedule::StepGraph& step, const StepBytes& byte
 // of pp.
 int64_t micro_batches_to_walk(const strategy::Strategy& strategy);
 
-// Of `more` micro-batches more than `last`, which is of one more than `before`.
+// The memory with `more` micro-batches more than `last` has, which has one more than `before`.
 StageMemory with_more(const StageMemory& before, const StageMemory& last, int64_t more);
 
 }  // namespace piper::cost

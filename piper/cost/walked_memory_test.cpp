@@ -13,7 +13,7 @@ using strategy::Offload;
 using strategy::PipelineSchedule;
 using strategy::Strategy;
 
-// Of every task of every micro-batch.
+// Walks every task of every micro-batch.
 StageMemory walked_whole(const model::Model& model, const cluster::Cluster& cluster,
                          const Strategy& s, int64_t pp_rank) {
   const schedule::StepGraph step =

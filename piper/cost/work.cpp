@@ -12,9 +12,9 @@ namespace {
 using model::AttentionKind;
 using schedule::SegmentKind;
 
-// Collects the work of one segment. A linear layer adds one GEMM forward, two backward. Of a
-// backward in two parts, the weights' GEMMs and the norms that they read are one, everything else
-// is the other.
+// Collects the work of one segment. A linear layer adds one GEMM forward, two backward. A backward
+// in two parts has the weights' GEMMs and the norms that they read in one, and everything else in
+// the other.
 class List {
  public:
   // `counted`: the part of the rows whose gradients of weights this rank takes.

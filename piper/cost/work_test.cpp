@@ -49,7 +49,8 @@ double step_matrix_flops(const model::Model& model, const SegmentWork& ends, int
 }  // namespace
 
 TEST_CASE("the products of all segments are the FLOPs that MFU counts") {
-  // Of every architecture: grouped and latent attention, shared experts, dense layers.
+  // These models have every kind of layer: grouped and latent attention, shared experts, dense
+  // ones.
   for (const char* name : {"mixtral-8x7b", "deepseek-v3", "olmoe-1b-7b", "m10b-e16", "piper-10m"}) {
     CAPTURE(name);
     const model::Model model = model::load_model(name);
