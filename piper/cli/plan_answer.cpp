@@ -15,9 +15,6 @@
 #include <piper/model/count.h>
 #include <piper/model/trainable.h>
 #include <piper/plan/excluded.h>
-#include <piper/plan/moe_schedule_axis.h>
-#include <piper/plan/ranking.h>
-#include <piper/plan/reduction_axis.h>
 #include <piper/plan/shapes.h>
 #include <piper/plan/threads.h>
 #include <piper/report/progress.h>
@@ -85,8 +82,8 @@ void print_ranking(const plan::Request& r, const std::vector<Candidate>& ranked,
   for (size_t i = 0; i < list.size(); ++i) {
     const Candidate& c = *list[i];
     table.rows.push_back({std::to_string(i + 1), words.own[i],
-                          format_percent(prediction_of(r, c).mfu), format_seconds(c.step_seconds()),
-                          format_bytes(c.estimate.peak_bytes),
+                          format_percent(plan::prediction_of(r, c).mfu),
+                          format_seconds(c.step_seconds()), format_bytes(c.estimate.peak_bytes),
                           format_percent(c.time().bubble / c.step_seconds())});
     if (!loaded || !c.under_load) continue;
     for (const double seconds :
@@ -111,7 +108,7 @@ void print_choices(const plan::Request& r, const std::vector<plan::Choice>& choi
   for (size_t i = 0; i < choices.size(); ++i) {
     const Candidate& c = choices[i].candidate;
     const bool is_best = plan::describe(c.strategy) == plan::describe(best.strategy);
-    table.rows.push_back({words.own[i], format_percent(prediction_of(r, c).mfu),
+    table.rows.push_back({words.own[i], format_percent(plan::prediction_of(r, c).mfu),
                           format_seconds(c.step_seconds()), format_bytes(c.estimate.peak_bytes)});
     if (best.heavy)
       table.rows.back().push_back(!c.heavy            ? ""
@@ -141,32 +138,6 @@ std::vector<Candidate> thinned(const std::vector<Candidate>& front, size_t most)
   return out;
 }
 
-// What the prices that are shown lean on.
-std::vector<cluster::Outside> outside_of(const PlanQuestion& q, const plan::Request& r,
-                                         const plan::Plan& plan) {
-  if (plan.ranked.empty()) return {};
-  std::vector<strategy::Strategy> shown;
-  for (const Candidate& c : plan.ranked)
-    if (std::ssize(shown) < q.top) shown.push_back(c.strategy);
-  return r.estimator()->outside_measured(shown, r.imbalance_at(shown.front().mesh.ep));
-}
-
-std::string reduction_of(const plan::Request& r, const strategy::Strategy& best) {
-  return r.fixed.runnable ? plan::explain_reduction(*r.model, *r.cluster, best) : "";
-}
-
-std::string reduction_start_of(const plan::Request& r, const strategy::Strategy& best) {
-  return r.has_exact_costs()
-             ? plan::explain_reduction_start(*r.estimator(), best, r.imbalance_at(best.mesh.ep))
-             : "";
-}
-
-std::string moe_schedule_of(const plan::Request& r, const strategy::Strategy& best) {
-  return r.schedules_mixtures() ? plan::explain_moe_schedule(*r.estimator(), r.fixed, best,
-                                                             r.imbalance_at(best.mesh.ep))
-                                : "";
-}
-
 void print_excluded(const std::vector<plan::Excluded>& excluded) {
   if (excluded.empty()) return;
   report::Table table;
@@ -186,8 +157,8 @@ void print_front(const plan::Request& r, const plan::Plan& plan) {
                    {"free", Align::kRight},
                    {"strategy"}};
   for (const Candidate& c : thinned(plan.pareto, 10))
-    table.rows.push_back({format_percent(prediction_of(r, c).mfu), format_seconds(c.step_seconds()),
-                          format_bytes(c.estimate.peak_bytes),
+    table.rows.push_back({format_percent(plan::prediction_of(r, c).mfu),
+                          format_seconds(c.step_seconds()), format_bytes(c.estimate.peak_bytes),
                           format_bytes(r.memory_limit_bytes - c.estimate.peak_bytes),
                           plan::describe(c.strategy)});
   table.max_width = report::console_width();
@@ -279,7 +250,7 @@ void print_plan(const PlanQuestion& q, const PlanAnswer& answer) {
     say("at load {}: step {}, memory {}, {}\n", cost::kHeavyLoad,
         format_seconds(best.heavy->seconds), format_bytes(best.heavy->peak_bytes),
         fits(r, *best.heavy) ? "which fits" : "which does not fit");
-  const plan::Prediction prediction = prediction_of(r, best);
+  const plan::Prediction prediction = plan::prediction_of(r, best);
   const auto devices = static_cast<double>(r.num_devices);
   say("{} tokens/s and {} a device\n", format_count(prediction.tokens_per_second / devices),
       format_flops_per_second(prediction.step_flops / prediction.step_seconds / devices));
@@ -300,16 +271,14 @@ void print_plan(const PlanQuestion& q, const PlanAnswer& answer) {
   if (q.explain) {
     print_families(r, plan);
     print_front(r, plan);
-    print_exchange(exchange_of(r, best.strategy));
-    if (const std::string reduction = reduction_of(r, best.strategy); !reduction.empty())
-      say("{}\n", reduction);
-    if (const std::string start = reduction_start_of(r, best.strategy); !start.empty())
-      say("{}\n", start);
-    if (const std::string order = moe_schedule_of(r, best.strategy); !order.empty())
-      say("{}\n", order);
+    print_exchange(plan::exchange_of(r, best.strategy));
+    const plan::Reasons reasons = plan::reasons_of(r, best.strategy);
+    for (const std::string& why :
+         {reasons.reduction, reasons.reduction_start, reasons.moe_schedule})
+      if (!why.empty()) say("{}\n", why);
     print_excluded(plan::excluded_degrees(r));
     say("MFU = {}\n", cost::kMfuFormula);
-    if (const auto outside = outside_of(q, r, plan); !outside.empty())
+    if (const auto outside = plan::outside_measured(answer, q.top); !outside.empty())
       say("outside of what was measured (the nearest edge holds): {}\n", cluster::to_text(outside));
   } else {
     say("--explain says why the others lost\n");
@@ -345,7 +314,7 @@ Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
       json["load_note"] = note;
   for (const auto& [ep, imbalance] : r.imbalance_by_ep)
     json["imbalance_by_ep"][std::to_string(ep)] = imbalance;
-  json["outside_measured"] = cluster::to_json(outside_of(q, r, plan));
+  json["outside_measured"] = cluster::to_json(plan::outside_measured(answer, q.top));
   json["choices"] = Json::array();
   for (const plan::Choice& choice : choices) {
     Json one = priced_json(r, choice.candidate);
@@ -367,7 +336,7 @@ Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
   }
   json["pareto"] = Json::array();
   for (const Candidate& c : thinned(plan.pareto, 64))
-    json["pareto"].push_back({{"mfu", prediction_of(r, c).mfu},
+    json["pareto"].push_back({{"mfu", plan::prediction_of(r, c).mfu},
                               {"step_seconds", c.step_seconds()},
                               {"peak_bytes", c.estimate.peak_bytes},
                               {"free_bytes", r.memory_limit_bytes - c.estimate.peak_bytes},
@@ -383,13 +352,11 @@ Json to_json(const PlanQuestion& q, const PlanAnswer& answer, double seconds) {
   const strategy::Strategy& best = plan.ranked.front().strategy;
   json["num_next_token_layers_left_out"] = r.model->num_next_token_layers;
   if (q.run_cost.is_asked())
-    json["run"] = to_json(q.run_cost, prediction_of(r, plan.ranked.front()), r.num_devices);
-  if (const std::string reduction = reduction_of(r, best); !reduction.empty())
-    json["reduction"] = reduction;
-  if (const std::string start = reduction_start_of(r, best); !start.empty())
-    json["reduction_start"] = start;
-  if (const std::string order = moe_schedule_of(r, best); !order.empty())
-    json["moe_schedule"] = order;
+    json["run"] = to_json(q.run_cost, plan::prediction_of(r, plan.ranked.front()), r.num_devices);
+  const plan::Reasons reasons = plan::reasons_of(r, best);
+  if (!reasons.reduction.empty()) json["reduction"] = reasons.reduction;
+  if (!reasons.reduction_start.empty()) json["reduction_start"] = reasons.reduction_start;
+  if (!reasons.moe_schedule.empty()) json["moe_schedule"] = reasons.moe_schedule;
   json.update(insight_json(r, plan.ranked.front()));
   return json;
 }
@@ -404,15 +371,9 @@ void print_plan_answer(const PlanQuestion& q, const PlanAnswer& answer, double s
   print_plan(q, answer);
 }
 
-plan::Prediction prediction_of(const plan::Request& r, const Candidate& c) {
-  return plan::make_prediction(
-      *r.model, *r.cluster, c.strategy, c.estimate,
-      c.simulated_seconds > 0 ? std::optional(c.simulated_seconds) : std::nullopt);
-}
-
 Json priced_json(const plan::Request& r, const Candidate& c) {
   Json json = strategy::to_json(c.strategy);
-  json["predicted"] = plan::to_json(prediction_of(r, c), *r.model, c.strategy, *r.trainer);
+  json["predicted"] = plan::to_json(plan::prediction_of(r, c), *r.model, c.strategy, *r.trainer);
   json["predicted"]["runs_with"] = runners_of(*r.model, c.strategy);
   if (r.model->num_moe_layers() > 0)
     json["predicted"]["load"] = r.load ? r.load->load.text : "balanced";
@@ -442,84 +403,16 @@ void add_threads_flag(Subcommand command, int64_t& num_threads) {
       .check(integer_in(1, plan::kMostThreads));
 }
 
-namespace {
-
-// With simulations of those that the ranking did not simulate.
-void add_choices(PlanAnswer& answer) {
-  const plan::Request& request = answer.request;
-  std::optional<Candidate> runnable;
-  if (model::untrainable(*request.model, request.sequence).empty() &&
-      !strategy::not_runnable(answer.plan.ranked.front().strategy, *request.model).empty()) {
-    plan::Request part = request;
-    part.fixed.runnable = true;
-    part.num_kept = 1;
-    try {
-      plan::Plan found = plan::search(part);
-      if (!found.ranked.empty()) runnable = std::move(found.ranked.front());
-    } catch (const InvalidInput&) {  // what is fixed is beyond what this Piper trains
-    }
-  }
-  answer.choices = plan::choices_of(answer.plan, runnable);
-  plan::simulate(request, answer.choices, answer.plan);
-}
-
-// Under the second load those choices that the ranking did not have.
-void add_heavy_load(PlanAnswer& answer) {
-  const plan::Request& r = answer.request;
-  if (r.model->num_moe_layers() == 0) return;
-  const cost::LoadDistribution heavy = cost::parse_load(cost::kHeavyLoad);
-  for (plan::Choice& choice : answer.choices)
-    if (!choice.candidate.heavy) choice.candidate.heavy = plan::step_at(r, choice.candidate, heavy);
-}
-
-// The first of `ranked` on the nodes that a job has; brings them into the order of their steps
-// there.
-PlacedPlan place_first(const cluster::Allocation& allocation, const model::Model& model,
-                       std::vector<Candidate>& ranked) {
-  std::vector<placement::Placeable> searched;
-  for (size_t i = 0; i < std::min(ranked.size(), placement::kMostPlaced); ++i) {
-    const Candidate& c = ranked[i];
-    searched.push_back({c.strategy, c.step_seconds(), placement::exposed_of(c.estimate.time)});
-  }
-  PlacedPlan placed = placement::rank_on_nodes(allocation, model, searched);
-  std::vector<Candidate> sorted;
-  for (const placement::OnNodes& one : placed.ranked)
-    sorted.push_back(std::move(ranked[one.searched]));
-  std::ranges::move(sorted, ranked.begin());
-  return placed;
-}
-
-}  // namespace
-
 PlanAnswer plan_answer(const PlanQuestion& q,
                        const std::function<void(int64_t done, int64_t total)>& progress) {
-  PlanAnswer answer;
-  answer.request = plan::resolve_defaults(q.asked, q.trainer, answer.defaults);
-  plan::Request& request = answer.request;
+  PlanAnswer answer = plan::answer(
+      q.asked, q.trainer,
+      {.num_ranked = q.top, .with_choices = q.what_if.empty() || q.explain, .progress = progress});
   if (q.trainer_is_default)
-    answer.defaults.insert(answer.defaults.begin(),
-                           {"trainer", q.trainer.name,
-                            request.has_exact_costs() ? "this machine was measured by it"
-                                                      : "piper trainer --list has the others"});
-  // Nine tenths are the search, the rest is simulating what it found.
-  if (progress)
-    request.progress = [&](int64_t done, int64_t total) { progress(9 * done, 10 * total); };
-  if (request.load && request.load->rebalance.is_on()) {
-    std::vector<int64_t> eps;
-    for (const auto& [ep, imbalance] : request.imbalance_by_ep) eps.push_back(ep);
-    request.imbalance_by_ep = plan::statistic_of(
-        plan::sampled_imbalances(request, *request.load, eps), request.load->statistic);
-  }
-  answer.plan = plan::search(request);
-  if (progress)
-    request.progress = [&](int64_t done, int64_t total) { progress(9 * total + done, 10 * total); };
-  plan::rank(request, answer.plan, std::max(q.top, plan::kMostSimulated));
-  request.progress = {};
-  if (answer.plan.ranked.empty()) return answer;
-  // What is said of the best beside the ranking.
-  request.imbalance = request.imbalance_at(answer.plan.ranked.front().strategy.mesh.ep);
-  if (q.what_if.empty() || q.explain) add_choices(answer);
-  add_heavy_load(answer);
+    answer.defaults.insert(answer.defaults.begin(), {"trainer", q.trainer.name,
+                                                     answer.request.has_exact_costs()
+                                                         ? "this machine was measured by it"
+                                                         : "piper trainer --list has the others"});
   return answer;
 }
 
@@ -535,8 +428,7 @@ int answer_plan(const PlanQuestion& q) {
   if (bar) bar->finish();
   auto& [request, defaults, plan, choices] = answer;
   std::optional<PlacedPlan> placed;
-  if (q.allocation && !plan.ranked.empty())
-    placed = place_first(*q.allocation, *request.model, plan.ranked);
+  if (q.allocation && !plan.ranked.empty()) placed = plan::place_on_nodes(*q.allocation, answer);
   if (q.json) {
     Json json = to_json(q, answer, seconds);
     if (placed) json["placement"] = to_json(*placed, *request.model);

@@ -5,10 +5,7 @@
 #include <piper/cli/placed_plan.h>
 #include <piper/cli/run_cost.h>
 #include <piper/cli/subcommand.h>
-#include <piper/plan/choices.h>
-#include <piper/plan/prediction.h>
-#include <piper/plan/question.h>
-#include <piper/plan/under_load.h>
+#include <piper/plan/answer.h>
 
 #include <cstdint>
 #include <functional>
@@ -40,25 +37,16 @@ void add_threads_flag(Subcommand command, int64_t& num_threads);
 // Prints the answer; 1 when nothing fits, else 0. Throws InvalidInput.
 int answer_plan(const PlanQuestion& question);
 
-// The request with its blanks filled in, and what the search found.
-struct PlanAnswer {
-  plan::Request request;  // refers to the question and the trainer
-  std::vector<plan::Default> defaults;
-  plan::Plan plan;
-  std::vector<plan::Choice> choices;  // the best is the first of the ranking; empty with it
-};
+using PlanAnswer = plan::Answer;
 
-// Searches, and simulates the best. `progress` may be empty. `question` outlives the answer. Throws
-// InvalidInput.
+// What plan::answer() says of the question; `progress` may be empty, and `question` outlives the
+// answer. Throws InvalidInput.
 PlanAnswer plan_answer(const PlanQuestion& question,
                        const std::function<void(int64_t done, int64_t total)>& progress = {});
 
 // The plan as `piper plan` prints it, without what comes of nodes and files.
 void print_plan_answer(const PlanQuestion& question, const PlanAnswer& answer, double seconds);
 Json to_json(const PlanQuestion& question, const PlanAnswer& answer, double seconds);
-
-// Of the step as it is ranked: simulated where it was.
-plan::Prediction prediction_of(const plan::Request& request, const plan::Candidate& candidate);
 
 // A strategy with what was predicted of it, as `--out` writes it.
 Json priced_json(const plan::Request& request, const plan::Candidate& candidate);

@@ -3,6 +3,7 @@
 #include <piper/base/units.h>
 #include <piper/cli/console.h>
 #include <piper/cli/plan_insight.h>
+#include <piper/plan/answer.h>
 #include <piper/plan/roofline.h>
 #include <piper/plan/sensitivity.h>
 #include <piper/report/table.h>
@@ -45,13 +46,7 @@ Json insight_json(const plan::Request& request, const plan::Candidate& best) {
   return {{"memory_limit_bytes", request.memory_limit_bytes},
           {"sensitivity", sensitivity_json(request, best)},
           {"roofline", roofline_json(request, best.strategy)},
-          {"exchange", to_json(exchange_of(request, best.strategy))}};
-}
-
-plan::ExchangeVerdict exchange_of(const plan::Request& r, const strategy::Strategy& strategy) {
-  if (r.has_exact_costs()) return plan::explain_exchange(*r.model, *r.cluster, strategy);
-  const cost::Rates rates(*r.cluster, r.precision);
-  return plan::explain_exchange(*r.model, *r.cluster, strategy, r.trainer, &rates, r.imbalance);
+          {"exchange", to_json(plan::exchange_of(request, best.strategy))}};
 }
 
 void print_exchange(const plan::ExchangeVerdict& verdict) {

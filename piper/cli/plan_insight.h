@@ -9,7 +9,6 @@
 
 namespace piper::cli {
 
-plan::ExchangeVerdict exchange_of(const plan::Request& request, const strategy::Strategy& strategy);
 // One exchange of a strategy by every algorithm, for `--explain`; nothing where no rows travel.
 void print_exchange(const plan::ExchangeVerdict& verdict);
 

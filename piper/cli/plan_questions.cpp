@@ -112,7 +112,7 @@ WhatIfRow row_of(const Machine& m) {
   if (const Candidate* best = m.best()) {
     row.fits = true;
     row.step_seconds = best->step_seconds();
-    row.mfu = prediction_of(m.answer.request, *best).mfu;
+    row.mfu = plan::prediction_of(m.answer.request, *best).mfu;
     row.peak_bytes = best->estimate.peak_bytes;
     row.strategy = plan::describe(best->strategy);
     row.limits = plan::limits(best->time());
@@ -160,7 +160,7 @@ Json min_devices_json(const plan::Request& r, const FewestAnswer& a) {
              {"smallest_peak_bytes", count.smallest.estimate.peak_bytes}};
     if (count.best) {
       one["best"] = priced_json(r, *count.best);
-      one["mfu"] = prediction_of(r, *count.best).mfu;
+      one["mfu"] = plan::prediction_of(r, *count.best).mfu;
     }
     json["counts"].push_back(std::move(one));
   }
@@ -178,12 +178,12 @@ void print_min_devices(const plan::Request& r, const FewestAnswer& a) {
                    {"of what is usable"},       {"with"},
                    {"best MFU", Align::kRight}, {"with"}};
   for (const plan::DeviceCount& count : a.found.counts)
-    table.rows.push_back({std::to_string(count.num_devices),
-                          format_bytes(count.smallest.estimate.peak_bytes),
-                          memory_bar(count.smallest.estimate.peak_bytes, a.memory_limit_bytes),
-                          plan::describe(count.smallest.strategy),
-                          count.best ? format_percent(prediction_of(r, *count.best).mfu) : "–",
-                          count.best ? plan::describe(count.best->strategy) : "nothing fits"});
+    table.rows.push_back(
+        {std::to_string(count.num_devices), format_bytes(count.smallest.estimate.peak_bytes),
+         memory_bar(count.smallest.estimate.peak_bytes, a.memory_limit_bytes),
+         plan::describe(count.smallest.strategy),
+         count.best ? format_percent(plan::prediction_of(r, *count.best).mfu) : "–",
+         count.best ? plan::describe(count.best->strategy) : "nothing fits"});
   table.max_width = report::console_width();
   say("\n{}\n", Lines{report::to_text(table)});
   say("{}", Lines{fewest_sentence(a.found.num_devices, a.found.num_not_looked_at, a.own_devices)});
