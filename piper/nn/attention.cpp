@@ -144,7 +144,7 @@ at::Tensor project_back(AttentionBlock& block, const Qkv& g, const at::Tensor& x
   return gxn_TD;
 }
 
-// Of the output's projection and its bias.
+// Adds the gradients of the output's projection and of its bias.
 void add_output_gradient(const TensorShare& share, Weight& output, Weight* bias,
                          const at::Tensor& gx1_TD, const at::Tensor& out_TC) {
   accumulate(output.gradient, output.beta(), gx1_TD, out_TC);

@@ -44,9 +44,9 @@ at::Tensor attention_backward(AttentionBlock& block, const RopeTable& rope,
                               const at::Tensor& gx1_TD, const at::Tensor& x_TD, int64_t sequence,
                               Tape& tape);
 
-// Of ranks that share sequences (`context`), in two segments with a gather between them
-// (schedule/step.h). x: [B * sequence / n, D], of own tokens of all ranks that share the matrices;
-// `rope`: of their positions, as many as `own_sequence`, a sequence's tokens here.
+// Ranks that share sequences (`context`) compute attention in two segments with a gather between
+// them (schedule/step.h). x: [B * sequence / n, D], the own tokens of all ranks that share the
+// matrices; `rope` has their positions, as many as `own_sequence`, a sequence's tokens here.
 using Projected = Stage::Projection;
 // The tape: with norms of queries and keys, what these read.
 Projected projection_forward(AttentionBlock& block, const RopeTable& rope, const at::Tensor& x_TD,

@@ -49,7 +49,7 @@ CausalAttentionGradients block_backward(const at::Tensor& g_out, const at::Tenso
   return {heads_last(gq), heads_last(gk), heads_last(gv)};
 }
 
-// Of one part of a sequence, and of the keys before it, together; in place.
+// Puts together, in place, attention to one part of a sequence and attention to the keys before it.
 CausalAttention put_together(const CausalAttention& own, const CausalAttention& before) {
   const at::Tensor sum = at::logaddexp(own.log_sum_exp, before.log_sum_exp);
   const auto weight_ = [&](const CausalAttention& part) {

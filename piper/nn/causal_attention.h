@@ -30,9 +30,9 @@ CausalAttentionGradients causal_attention_backward(const at::Tensor& g_out, cons
                                                    const CausalAttention& forward,
                                                    double scale = 0);
 
-// Of the queries of a rank that shares sequences, [B, H, S / n, d], and the keys and values of all
-// of their tokens in order, [B, Hkv, S, d]. A query reads the keys up to its own position: of each
-// of the rank's two parts of a sequence the keys before it in one block, those of the part in
+// These are for a rank that shares sequences: its queries are [B, H, S / n, d], and the keys and
+// values of all tokens, in order, [B, Hkv, S, d]. A query reads the keys up to its own position:
+// each of the rank's two parts of a sequence reads the keys before it in one block, and its own in
 // another that is causal. The two are put together by their log-sum-exps (Liu et al. 2023), and the
 // backward gives each block those of the whole.
 CausalAttention causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

@@ -18,8 +18,8 @@ struct ContextShare {
 
   // This rank's two parts, by position.
   std::array<int64_t, 2> parts() const { return {index, 2 * count - 1 - index}; }
-  // Of [B, S, ...] those of own tokens, [B, S / n, ...]; with one rank x itself. Requires 2 n to
-  // divide S (PIPER_CHECK).
+  // Returns the own tokens' part of [B, S, ...], [B, S / n, ...]; with one rank x itself. Requires
+  // 2 n to divide S (PIPER_CHECK).
   at::Tensor own(const at::Tensor& x_BS) const;
   // What all ranks hold of `sequences` sequences, one rank after the other, [B S, C], to the order
   // of the sequences, [B, S, C]; and back. In new storage, but for one rank.
@@ -28,9 +28,10 @@ struct ContextShare {
 };
 
 // A step of a ring (schedule/ring_attention.h): own queries and the keys of the rank `hop` places
-// before. Of another rank's two parts of a sequence the early one lies before both of an earlier
-// rank's own parts; of a later rank's both lie before the late one. So half of either's tokens meet
-// all of the other's, which is as much work for every rank.
+// before. If that is an earlier rank, the early one of its two parts of a sequence lies before both
+// own parts, and the late one before neither; if it is a later rank, both its parts lie before the
+// own late part alone. So half of one rank's tokens meet all of the other's, which is as much work
+// for every rank.
 //
 //   n = 3, rank 1 (parts 1 and 4)     of rank 0: queries 1 4, keys 0
 //                                     of rank 2: queries 4, keys 2 3
@@ -41,7 +42,7 @@ struct RingStep {
   bool is_own() const { return hop == 0; }
   bool reads_early_keys() const { return hop > 0 && hop <= share.index; }  // else all
   bool has_late_queries() const { return hop > share.index; }              // else all
-  // Of own queries, and of keys, along `dimension`, those that meet: views.
+  // Return those of own queries, and of keys, that meet, along `dimension`: views.
   at::Tensor queries(const at::Tensor& x, int64_t dimension) const;
   at::Tensor keys(const at::Tensor& x, int64_t dimension) const;
 };

@@ -1,6 +1,6 @@
 // Experts' weights as residuals (strategy/residual_code.h): what a rank's share of them has become,
 // in a few elements of every block. Both pass over a share in pieces, so that they need little
-// memory. Of two equally far elements any may be sent; all ranks put in the same ones.
+// memory. Either of two equally far elements may be sent; all ranks put in the same ones.
 #pragma once
 
 #include <piper/nn/aten.h>

@@ -103,7 +103,7 @@ void forward_one(const ExpertsBlock& block, const Work& work, int64_t expert, in
   work.layout.scatter(out_RD, expert, to_ND);
 }
 
-// Of homes and of copies, whose gradients are marked apart.
+// Homes and copies have betas of their own, since their gradients are marked separately.
 struct Betas {
   struct Of {
     double gate_up = 1, down = 1;

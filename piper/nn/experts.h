@@ -31,7 +31,7 @@ struct ExpertsBlock {
   Weight* copied_down = nullptr;     // [C, D, F]
 
   int64_t num_homes() const { return gate_up->value.size(0); }
-  // Of an expert of the rank.
+  // These return the weights and gradients of one of the rank's experts, which may be a copy.
   at::Tensor gate_up_value(int64_t expert) const {
     return of(gate_up, copied_gate_up, expert).value();
   }

@@ -18,8 +18,8 @@
 namespace piper::nn {
 
 // Tries on `device`, once for it and a type, whether libtorch has a grouped product for them that
-// computes right; the host waits. Of CUDA devices it tries those of compute capability 9 and 10,
-// which the kernels of cuda/ tell where they are built. Thread-safe.
+// computes right; the host waits. CUDA devices are tried only if their compute capability is 9 or
+// 10, which the kernels of cuda/ tell where they are built. Thread-safe.
 bool try_grouped_products(const at::Device& device, at::ScalarType dtype);
 
 // What all trials of the process have found, a line each: "cuda:0: experts, BFloat16: one

@@ -67,13 +67,13 @@ KernelTrials& kernel_trials() {
   return all;
 }
 
-// Of the largest element.
+// Returns the largest error as a part of the largest element.
 double error(const at::Tensor& made, const at::Tensor& expected) {
   const at::Tensor a = made.cpu().to(at::kDouble), b = expected.cpu().to(at::kDouble);
   return ((a - b).abs().max() / b.abs().max()).item<double>();
 }
 
-// Of what rounding leaves, ten times: a wrong kernel is wrong by parts of one.
+// It is ten times what rounding leaves: a wrong kernel is wrong by parts of one.
 double tolerance(at::ScalarType dtype) { return dtype == at::kBFloat16 ? 0.1 : 1e-3; }
 
 struct Trial {

@@ -22,7 +22,7 @@ SequenceSpan span_of(const GateBlock& block, int64_t tokens, int64_t sequence) {
           .padding = block.own_padding};
 }
 
-// Of rows [T, ..] by token, those of padding.
+// Zeroes the rows of padding among rows [T, ..] by token.
 void zero_padding_(const SequenceSpan& span, const at::Tensor& rows) {
   for (int64_t end = span.padding > 0 ? span.sequence : 0;
        end > 0 && end <= span.num_sequences * span.sequence; end += span.sequence) {
@@ -115,7 +115,7 @@ std::vector<int64_t> sum_over_sequences(const std::vector<int64_t>& counts_BE, s
   return sums;
 }
 
-// Of what was made of all tokens: own ones alone, in memory of their own.
+// Keeps only the own tokens' part of what was made of all tokens, in memory of its own.
 void keep_own(const TensorShare& gathered, Scores& s, at::Tensor& expert_TK) {
   const bool keeps_logits = !s.kept_TE.is_same(s.scores_TE);
   s.scores_TE = gathered.own(s.scores_TE).clone();

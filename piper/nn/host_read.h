@@ -30,7 +30,7 @@ class Amount {
  public:
   Amount() = default;
   Amount(double value) : here_(value) {}  // NOLINT(google-explicit-constructor)
-  // Of one element.
+  // The tensor has one element.
   explicit Amount(const at::Tensor& value);
 
   Amount& operator+=(const Amount& other);

@@ -212,7 +212,8 @@ at::Tensor latent_projection_backward(LatentAttentionBlock& block, const RopeTab
 
 namespace {
 
-// Of all tokens of the sequences, in order; or of those that a step of a ring reads.
+// It holds the latents and what they expand to, for all tokens of the sequences, in order, or for
+// those that a step of a ring reads.
 struct AllTokens {
   at::Tensor kv_a;
   Expanded x;

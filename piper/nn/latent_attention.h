@@ -50,9 +50,10 @@ at::Tensor latent_attention_backward(LatentAttentionBlock& block, const RopeTabl
                                      const at::Tensor& gx1_TD, const at::Tensor& x_TD,
                                      int64_t sequence, Tape& tape);
 
-// Of ranks that share sequences, as in attention.h: gathered is kv, the latents and the turned key
-// that all heads share, and every rank makes keys and values of all tokens from it. The tapes: W_qa
-// xn; the attention's output and its log-sum-exp. Keys and values are made again in the backward.
+// For ranks that share sequences, as in attention.h: they gather kv, the latents and the rotated
+// key that all heads share, and every rank makes keys and values of all tokens from it. The tapes:
+// W_qa xn; the attention's output and its log-sum-exp. Keys and values are made again in the
+// backward.
 Projected latent_projection_forward(LatentAttentionBlock& block, const RopeTable& rope,
                                     const at::Tensor& x_TD, int64_t own_sequence, Tape* tape);
 at::Tensor latent_projection_backward(LatentAttentionBlock& block, const RopeTable& rope,

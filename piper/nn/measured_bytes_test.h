@@ -13,7 +13,7 @@ struct Measured {
   int64_t peak = 0;  // above before
 };
 
-// Of what the calling thread allocates as `rank` (AllocatingRank).
+// Measures what the calling thread allocates as `rank` (AllocatingRank).
 template <class F>
 Measured measured_bytes(Rank rank, F f) {
   reset_peak(rank);

@@ -26,10 +26,10 @@ Measured measure(F f) {
 
 int64_t bytes_of(const at::Tensor& t) { return static_cast<int64_t>(t.nbytes()); }
 
-// Of what segments need for a moment: 1 %, the allocator's own rounding among it. In bf16 oneDNN
-// packs a weight into a layout of its own first, which is priced; it is switched off here, since
-// what else it takes on shapes as small as these is its own affair. So a bf16 segment may need less
-// than its price, by one weight at most.
+// The tolerance is 1 % of what a segment needs for a moment, the allocator's own rounding included.
+// In bf16 oneDNN packs a weight into a layout of its own first, which is priced; it is switched off
+// here, since what else it takes on shapes as small as these is its own affair. So a bf16 segment
+// may need less than its price, by one weight at most.
 void check_near(int64_t measured, int64_t predicted, int64_t scale, int64_t packed) {
   CAPTURE(measured);
   CAPTURE(predicted);

@@ -14,7 +14,7 @@ at::Tensor state_half(const at::Tensor& joined_T2D) {
   return joined_T2D.narrow(1, joined_T2D.size(1) / 2, joined_T2D.size(1) / 2);
 }
 
-// Of [B, S] every value `depth` places to the left, `fill` where there is none.
+// Moves every value of [B, S] `depth` places to the left, with `fill` where there is none.
 at::Tensor moved_left(const at::Tensor& values_BS, int64_t depth, int64_t fill) {
   const int64_t kept = values_BS.size(1) - depth;
   at::Tensor moved_BS = at::full_like(values_BS, fill);

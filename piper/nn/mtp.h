@@ -38,7 +38,7 @@ struct MtpBlock {
   TensorShare counted;
 };
 
-// Of every position the token k behind it, 0 where there is none: int64 [B, S].
+// Returns for every position the token `depth` places later, 0 where there is none: int64 [B, S].
 at::Tensor later_tokens(const at::Tensor& tokens_BS, int64_t depth);
 
 // h: [T, D], the previous module's (k = 1: the model's) last hidden state. tokens: int64 [T], those
@@ -50,7 +50,8 @@ at::Tensor mtp_join_forward(const MtpBlock& block, const at::Tensor& h_TD,
 at::Tensor mtp_join_backward(MtpBlock& block, const at::Tensor& gx_TD, const at::Tensor& g_h_TD,
                              const at::Tensor& h_TD, const at::Tensor& tokens_T, Tape& tape);
 
-// Of targets [B * S] of the next tokens, those of depth k, -100 where there is none: [B * S].
+// Returns the targets of depth k, given those of the next tokens, both [B * S]; -100 where there is
+// none.
 at::Tensor mtp_targets(const at::Tensor& targets_T, int64_t sequences, int64_t depth);
 
 }  // namespace piper::nn

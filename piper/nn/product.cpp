@@ -40,7 +40,7 @@ std::optional<Operand> operand(const at::Tensor& x) {
 constexpr int64_t kFewRows = 256;
 
 // With AVX2, oneDNN copies the operands into its own layout where 1/m + 1/n is below this (its
-// gemm_driver.cpp, nocopy_checker_avx2). Of the products without a copy, those of two matrices
+// gemm_driver.cpp, nocopy_checker_avx2). Among the products without a copy, those of two matrices
 // stored by rows are slower than MKL's, and most of those with one of them transposed are faster
 // (the table in docs/numerics.md).
 constexpr double kCopiedBelow = 0.0038;
@@ -136,8 +136,8 @@ bool widens_bf16(const at::Tensor& out) {
          instruction_set() < InstructionSet::kAvx512;
 }
 
-// Of bf16, by way of fp32: products and sums are exact to fp32 and are rounded once, at the end. As
-// in oneDNN, the copies count for no rank.
+// Multiplies bf16 by way of fp32: products and sums are exact to fp32 and are rounded once, at the
+// end. As in oneDNN, the copies count for no rank.
 void widened_product_out(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
                          double beta) {
   const AllocatingRank nobody;

@@ -48,7 +48,7 @@ class ProductChoice {
   // Throws InvalidInput when `text` is not what text() gives in this version.
   static ProductChoice parse(std::string_view text);
 
-  // Of the class whose rows and width are nearest by their ratio.
+  // Returns the library of the class whose rows and width are nearest by their ratio.
   ProductLibrary of(ProductForm form, int64_t rows, int64_t width) const;
   int64_t num_onednn() const;
   // A word for each form and a letter for each class: t libtorch, o oneDNN; "tttooooo oooooooo

@@ -51,8 +51,8 @@ Pair both(const model::Model& model, int64_t sequences, int64_t sequence, Edit e
 
 constexpr auto kAsInitialised = [](Stage&) {};
 
-// Of the first batch on which nothing hangs on rounding. Its sequences begin with one token three
-// times, whose weights are equal but for rounding.
+// Runs the first batch whose routing does not hang on rounding. Its sequences begin with one token
+// three times, whose weights are equal but for rounding.
 Pair clear_pair(const model::Model& model, int64_t sequences, int64_t sequence,
                 const strategy::Capacity& capacity) {
   for (uint64_t seed = 7; seed < 107; ++seed) {

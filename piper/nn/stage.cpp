@@ -207,7 +207,7 @@ class ModelStage final : public Stage {
                          chunks.size() == 1 && counts_stay(at(layer), routed_TD, choices));
     for (Routing& routing : chunks)
       if (share_.ep == 1) routing.received_counts = routing.counts;
-    // Of ranks that route the same tokens the first counts them.
+    // Among ranks that route the same tokens only the first counts them.
     if (tape != nullptr && at(layer).gate.counted.index == 0)
       count_routing(layer, out, at(layer).gate.places);
     return std::move(out.rows);
@@ -401,11 +401,11 @@ class ModelStage final : public Stage {
   }
 
  private:
-  // Of whole sequences' tokens or targets, those of this rank's own tokens.
+  // Takes this rank's own tokens or targets from those of whole sequences.
   at::Tensor own(const at::Tensor& of_all_BS) const {
     return share_.tensor.own(share_.context.own(of_all_BS).reshape({-1}));
   }
-  // Those of the hidden states between the blocks.
+  // Takes those that this rank's hidden states between the blocks are of.
   at::Tensor held(const at::Tensor& of_all_BS) const {
     return share_.divides_tokens ? own(of_all_BS) : share_.context.own(of_all_BS).reshape({-1});
   }
@@ -415,11 +415,11 @@ class ModelStage final : public Stage {
   at::Tensor by_sequence(const at::Tensor& of_all_T) const {
     return share_.context.count == 1 ? of_all_T : of_all_T.view({-1, sequence_});
   }
-  // Of the hidden states between the blocks, those of this rank's own tokens.
+  // Takes this rank's own tokens from the hidden states between the blocks.
   at::Tensor own_of_held(const at::Tensor& x_TD) const {
     return share_.divides_tokens ? x_TD : share_.tensor.own(x_TD);
   }
-  // Of the same, those that a mixture layer routes here: Parm's S1 takes a share of them.
+  // Takes from the same what a mixture layer routes here: Parm's S1 routes only a share.
   at::Tensor routed(const at::Tensor& x_TD) const {
     return share_.divides_routed && !share_.divides_tokens ? share_.tensor.own(x_TD) : x_TD;
   }

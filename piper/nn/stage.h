@@ -51,7 +51,8 @@ struct Parameter {
   at::Tensor gradient;  // same shape, fp32 for bf16; zero_gradients() at the start of a step
   Sharding sharding;
   int32_t layer = -1;  // global; -1 embedding, -2 head and final norm
-  // Of its first element in the buffer of its layer and sharding.replicas (Stage::gradients).
+  // Its first element has this index in the buffer of its layer and sharding.replicas
+  // (Stage::gradients).
   int64_t offset = 0;
   bool decays = true;  // weight decay applies (matrices yes, norms no)
 };
@@ -338,13 +339,13 @@ class Stage {
   // which zero what no backward has reached.
   virtual void zero_gradients() = 0;
   // One contiguous buffer per reduction: the gradients of a layer (-1 embedding, -2 head) that are
-  // summed over this axis (Sharding::replicas). Undefined when there is none. Of Axis::kExpert:
-  // those of the copies of experts, which are no parameters: both stored parameters one behind the
+  // summed over this axis (Sharding::replicas). Undefined when there is none. Axis::kExpert has
+  // those of the copies of experts, which are no parameters: both stored parameters, one after the
   // other, as the homes' are under Axis::kExpertData.
   virtual at::Tensor gradients(int32_t layer, strategy::Axis replicas) = 0;
-  // Of such a buffer that a strategy divides (zero 2 and more, over at least two ranks), which has
-  // no memory but from hold to release; both leave one that has it, or has none, as it is. The
-  // gradients are then marked as zero. Returns the buffer as it is.
+  // If a strategy divides such a buffer (ZeRO 2 and more, over at least two ranks), it has memory
+  // only from hold to release. Hold marks the gradients of a buffer to which it gives memory as
+  // zero, and returns the buffer. A buffer that has memory already, or none, is left as it is.
   virtual at::Tensor hold_gradients(int32_t layer, strategy::Axis replicas);
   virtual void release_gradients(int32_t layer, strategy::Axis replicas);
   // The same of a buffer of weights (zero 3): it has memory when the stage is made, and none

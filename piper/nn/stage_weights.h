@@ -42,7 +42,7 @@ struct StageShare {
   int64_t redundant_experts = 0;   // Strategy::redundant_experts
 };
 
-// Of a layer with this many experts: the one given, or the plain one.
+// Returns the placement of a layer with this many experts: the one given, or the plain one.
 balance::ExpertPlacement placement_of(const StageShare& share, int32_t layer, int64_t num_experts);
 
 struct LayerBlocks {

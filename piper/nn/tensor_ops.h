@@ -116,13 +116,13 @@ struct ExpertPlaces {
 // the experts' capacity. Rows and counts are by place, counts of sequences by expert. Weights are
 // the chosen scores, divided by their sum when normalised, times `scaling`; they are normalised
 // before anything is dropped, and what is dropped by probability is what has the smaller weight (as
-// in Megatron-LM). Of weights within `tie` of the last one that finds room, the lower tokens' stay
-// (docs/numerics.md). Where capacities are padded, rows of token 0 with weight 0 follow those of an
-// expert.
+// in Megatron-LM). Where weights lie within `tie` of the last one that finds room, the lower
+// tokens' stay (docs/numerics.md). Where capacities are padded, rows of token 0 with weight 0
+// follow those of an expert.
 //
 // `sequences`: the tokens are whole sequences, or a part of some; sequence_counts then has all of
 // them, and counts the tokens that are here. A capacity drops every copy of padding, and counts
-// none. Of a part of sequences `dropped` says by copy what it drops (PIPER_CHECK).
+// none. For a part of sequences `dropped` says by copy what it drops (PIPER_CHECK).
 struct SequenceSpan {
   int64_t sequence = 0;       // S
   int64_t first_token = 0;    // of those of all the sequences

@@ -248,7 +248,7 @@ DispatchOrder order_rows(const at::Tensor& scores, const at::Tensor& expert,
     const at::Tensor first_E1 = table(places.first);
     at::Tensor entry = first_E1.index_select(0, place);
     if (std::ssize(places.place) > num_experts) {
-      // Of copies of one expert the i-th goes to its (i mod number)-th place.
+      // The i-th row of an expert goes to the (i mod number)-th of its copies' places.
       const at::Tensor kept = behind(place, num_experts);
       const at::Tensor by_expert = at::argsort(kept, /*stable=*/true, 0, /*descending=*/false);
       const at::Tensor sorted = kept.index_select(0, by_expert);

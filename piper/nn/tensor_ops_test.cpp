@@ -466,7 +466,7 @@ TEST_CASE("choices side by side drop what whole sequences drop, padding and all"
       CHECK(num_dropped > k * sequences * padding);
       for (const int64_t count : whole.sequence_counts) num_counted += count;
       CHECK(num_counted == k * sequences * (sequence - padding));
-      // Of parts that begin and end inside sequences.
+      // These parts begin and end inside sequences.
       int64_t num_rows = 0;
       for (const auto& [first, tokens] : {std::pair<int64_t, int64_t>{0, 13}, {13, 14}}) {
         const DispatchOrder part = order_rows(

@@ -34,7 +34,7 @@ TensorPart whole_tensor(std::vector<int64_t> shape);
 // [first, first + count) along dim of a tensor of this shape. Requires that it is there
 // (PIPER_CHECK).
 TensorPart part_along(std::vector<int64_t> shape, int64_t dim, int64_t first, int64_t count);
-// Of a part's elements [begin, end), counted from the part's own first.
+// Returns elements [begin, end) of a part, counted from the part's own first.
 TensorPart elements_of(const TensorPart& part, int64_t begin, int64_t end);
 
 // Elements that lie together in the whole and in the part.

@@ -101,7 +101,7 @@ AdamW::AdamW(const std::vector<nn::Parameter>& parameters, AdamWOptions options,
     if (!is_whole)
       slots_.back().part = nn::elements_of(nn::whole_tensor({elements}), share.begin, share.end);
   }
-  // Of the host's memory what a layer needs, one slot's states behind the other's.
+  // Each layer needs so many bytes of the host's memory, for its slots' states one after the other.
   std::map<int32_t, int64_t> bytes;
   if (with_host)
     for (Slot& slot : slots_) {

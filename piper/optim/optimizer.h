@@ -77,8 +77,8 @@ class AdamW {
 
   // All that must be saved and restored for a bit-equal resume: "first_moment/<name>",
   // "second_moment/<name>", "master/<name>" where there is one, "optimizer/num_steps". Loading
-  // copies into these tensors. Of a share: the elements, with the part of the (flat) parameter that
-  // they are.
+  // copies into these tensors. Where ranks divide a parameter, each has its own elements, with the
+  // part of the (flat) parameter that they are.
   std::vector<nn::NamedTensor> state() const;
 
   // What elements [begin, end) of a parameter take along when they change their rank: the master
@@ -106,7 +106,7 @@ class AdamW {
   void update(Slot& slot, const States& states) const;
   static void update_master(Slot& slot, const States& states,
                             const nn::kernels::AdamWScalars<float>& scalars);
-  // Of a slot, in a layer's block.
+  // Returns a slot's states, as views of its layer's block.
   static States states_in(const at::Tensor& block, const Slot& slot);
 
   AdamWOptions options_;

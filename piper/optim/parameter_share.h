@@ -48,9 +48,9 @@ nn::Parameter restricted(const std::vector<nn::Parameter>& parameters, const Par
 executor::GradientShares gradient_shares(nn::Stage& stage, const strategy::RankLayout& layout,
                                          Rank rank, const std::function<bool(int32_t)>& is_divided);
 
-// Under ZeRO 3 a rank has its own weights alone: of each buffer that ranks share. Of experts that
-// travel as residuals (strategy/residual_code.h) it has its own as they are beside what all were
-// told. `is_divided` says of which buffers.
+// Under ZeRO 3 a rank has its own weights alone, in each buffer that ranks share. If experts travel
+// as residuals (strategy/residual_code.h), it has its own as they are, in addition to what all were
+// told. `is_divided` says which buffers are divided.
 executor::WeightShares weight_shares(nn::Stage& stage, const strategy::RankLayout& layout,
                                      Rank rank,
                                      const std::function<bool(strategy::Axis)>& is_divided);

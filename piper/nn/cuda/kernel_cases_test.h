@@ -14,7 +14,7 @@
 
 namespace piper::nn::cuda::testing {
 
-// Of the largest element.
+// Returns the largest error as a part of the largest element.
 inline double error(const at::Tensor& made, const at::Tensor& expected) {
   if (expected.numel() == 0) return made.numel() == 0 ? 0 : 1;
   const at::Tensor a = made.cpu().to(at::kDouble), b = expected.cpu().to(at::kDouble);
@@ -55,7 +55,7 @@ class Operands {
       : options_(at::TensorOptions(device).dtype(dtype)), shifted_(shifted) {}
 
   at::Tensor random(at::IntArrayRef shape) { return drawn(shape, options_); }
-  // Of the dtype's main_type().
+  // Returns a random tensor of the dtype's main_type().
   at::Tensor main(at::IntArrayRef shape) { return drawn(shape, main_options()); }
   // Rows with `gap` elements between them.
   at::Tensor rows(const Sizes& s, int64_t gap) {

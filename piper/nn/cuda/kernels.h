@@ -16,7 +16,8 @@
 
 namespace piper::nn::cuda {
 
-// Of a device by its number, as 90 for 9.0; 0 where there is none, or no kernels were built.
+// Returns the compute capability of the device of this number, as 90 for 9.0; 0 where there is
+// none, or no kernels were built.
 int compute_capability(int device);
 // Whether the driver is new enough for the runtime that the kernels were built with, and has a
 // device. Thread-safe.
