@@ -159,7 +159,7 @@ std::unique_ptr<comm::Operation> CommunicationTasks::start_tokens_gather(const T
     whole = at::empty({rows.all, own.size(1)}, own.options());
     whole.narrow(0, rows.before, rows.own).copy_(own);
     collective::MemberSteps steps = collective::all_gather_direct(group.index, bytes);
-    // Of a task that gathers several slots, the parts of one follow those of the one before.
+    // If a task gathers several slots, the part numbers of one follow those of the slot before.
     for (collective::Step& step : steps.steps)
       step.part += static_cast<uint32_t>(i) * static_cast<uint32_t>(2 * size + 1);
     auto operation = comm::make_exchange(context_.tensors, group, name.what, std::move(steps), {},
@@ -223,7 +223,7 @@ std::unique_ptr<comm::Operation> CommunicationTasks::start_all_reduce(const Task
                                 mutable_bytes_of(buffer), context_.device_scratch());
 }
 
-// Of gradients: afterwards this rank has the sums of its share (optim/parameter_share.h).
+// Sums gradients: afterwards this rank has the sums of its share (optim/parameter_share.h).
 std::unique_ptr<comm::Operation> CommunicationTasks::start_reduce_scatter(
     const Task& task, comm::OperationName name) {
   const schedule::Segment& segment = step_.segment(task);

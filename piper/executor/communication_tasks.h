@@ -45,8 +45,8 @@ class CommunicationTasks {
   std::unique_ptr<comm::Operation> start_receive(const graph::Task& task, comm::OperationName name);
   std::unique_ptr<comm::Operation> start_all_reduce(const graph::Task& task,
                                                     comm::OperationName name);
-  // Of ranks that share a layer's or an expert's matrices: rows of all of them, by rank; and the
-  // sum of their parts, of which this rank keeps that of its own rows.
+  // Where ranks share a layer's or an expert's matrices: the first gathers the rows of all of them,
+  // by rank; the second sums their partial results, of which this rank keeps those of its own rows.
   std::unique_ptr<comm::Operation> start_tokens_gather(const graph::Task& task,
                                                        comm::OperationName name);
   std::unique_ptr<comm::Operation> start_tokens_scatter(const graph::Task& task,
@@ -57,12 +57,12 @@ class CommunicationTasks {
   std::unique_ptr<comm::Operation> start_hop(const graph::Task& task, comm::OperationName name);
   std::unique_ptr<comm::Operation> start_weights_gather(const graph::Task& task,
                                                         comm::OperationName name);
-  // Of experts that travel as residuals (strategy/residual_code.h).
+  // These are for experts that travel as residuals (strategy/residual_code.h).
   bool sends_residuals(const graph::Task& task) const;
   std::unique_ptr<comm::Operation> start_residuals(const graph::Task& task,
                                                    comm::OperationName name);
   void put_residuals_in(const graph::Task& task);
-  // Of copies of experts: their weights from home, or their gradients home.
+  // Sends copies of experts their weights from the home ranks, or their gradients back there.
   std::unique_ptr<comm::Operation> start_copies(const graph::Task& task, comm::OperationName name);
 
   const ExecutorContext& context_;

@@ -56,7 +56,7 @@ class DeviceStreams {
   // Waits until what was put into these streams is done; the calling thread's wait counts among
   // nn::num_host_waits(). The last of their ends, timed; nullptr on the CPU.
   DeviceEvent wait_for_all() const;
-  // Of two timed events that were reached.
+  // Returns the time between two timed events that were reached.
   static double seconds_between(const DeviceEvent& first, const DeviceEvent& second);
 
  private:

@@ -142,7 +142,8 @@ void Executor::keep_for(Stream stream, const SlotValue& value) const {
   for (at::Tensor* tensor : tensors_of(*value.routing)) streams_.keep_for(stream, *tensor);
 }
 
-// Of the streams, in the host's seconds: it sees the end of the last when that is reached.
+// Reads the tasks' times from the streams, in the host's seconds: the host sees when the last one
+// ends.
 void Executor::take_device_times() {
   if (!streams_.is_device() || timeline_ == nullptr) return;
   const DeviceEvent last = streams_.wait_for_all();

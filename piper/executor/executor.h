@@ -52,8 +52,8 @@ class Executor {
   // Rows that this rank sent to each expert in the last step, by (layer, micro-batch); in
   // chunks, those of chunk 1, then of chunk 2, ... (cost::ExpertLoad::routed).
   const std::map<LayerKey, std::vector<int64_t>>& routed_rows() const { return state_.routed_rows; }
-  // Of a strategy that deduplicates, the distinct tokens (collective::distinct_tokens) of the same;
-  // else empty.
+  // Returns the numbers of distinct tokens (collective::distinct_tokens) of the same where the
+  // strategy deduplicates; else nothing.
   const std::map<LayerKey, std::vector<int64_t>>& distinct_tokens() const {
     return state_.distinct_tokens;
   }

@@ -38,12 +38,13 @@ struct Update {
   // Reads the sums; clips and updates the parameters.
   std::function<void(std::span<const double> statistics)> apply;
   int64_t num_statistics = 0;
-  // Of layers whose optimizer states live with the host (flat, bytes): where; and their update,
-  // once the states are here. Empty: nothing is updated, as after apply() without one.
+  // If optimizer states are offloaded, host_states returns where the host keeps a layer's (flat,
+  // bytes), and update_layer updates the layer once they are on the device; if it is empty, nothing
+  // is updated.
   std::function<at::Tensor(int32_t layer)> host_states;
   std::function<void(int32_t layer, const at::Tensor& states)> update_layer;
-  // Of a migration's graph (schedule/migration.h): the state that a segment's task moves,
-  // contiguous, and back from what came (bytes of the same).
+  // A migration's graph (schedule/migration.h) calls these: the first returns the state that a
+  // segment's task moves, contiguous, the second stores what came (bytes of the same).
   std::function<at::Tensor(graph::SegmentId)> take_expert;
   std::function<void(graph::SegmentId, const at::Tensor& state)> put_expert;
 };
@@ -61,16 +62,17 @@ struct ExecutorOptions {
   // the same rank's endpoint for tensors (comm/device_transport.h); null: the host's as well.
   at::Device device = at::kCPU;
   comm::Transport* device_transport = nullptr;
-  // Of every layer of the graph whose experts have copies, as they are when a step begins; outlives
-  // the executor. Null: no expert has any.
+  // It has every layer of the graph whose experts have copies, as they are when a step begins; it
+  // outlives the executor. Null: no expert has any.
   const balance::Placements* placements = nullptr;
-  // Of all gradients that the graph divides; outlives the executor. Null: it divides none.
+  // It has all gradients that the graph divides, and outlives the executor. Null: it divides none.
   GradientShares* gradient_shares = nullptr;
-  // Of all weights that the graph divides, and of experts that travel as residuals; outlives the
-  // executor. Null: there are none.
+  // It has all weights that the graph divides, and experts that travel as residuals; it outlives
+  // the executor. Null: there are none.
   const WeightShares* weight_shares = nullptr;
-  // By layer, what own_residuals() found behind the update of experts that travel as residuals;
-  // outlives the executor. Of a layer that is not here a gather finds it.
+  // It has by layer what own_residuals() found after the update of experts that travel as
+  // residuals; it outlives the executor. If a layer is not here, its gather calls own_residuals()
+  // itself.
   const std::map<int32_t, at::Tensor>* residuals = nullptr;
   // Where what the graph copies to the host lives; outlives the executor. Null: it copies nothing.
   HostMemory* host_memory = nullptr;
@@ -94,7 +96,8 @@ struct ExecutorContext {
   // Where these members sit, as far as `options.topology` says.
   collective::Topology topology_of(const comm::Group& group) const;
   at::Tensor empty(std::vector<int64_t> shape) const;
-  // Of the device's memory, in the current stream; what of the CPU is not counted stays so.
+  // Allocates in the device's memory, in the current stream. Empty on the CPU, where such scratch
+  // space is not counted.
   comm::Allocate device_scratch() const;
   comm::Allocate counted_scratch() const;
 };
@@ -103,7 +106,7 @@ struct ExecutorContext {
 using LayerKey = std::pair<int32_t, int32_t>;
 using ChunkKey = std::tuple<int32_t, int32_t, int16_t>;
 
-// Of the step under way: what it was given, and what one part leaves for another.
+// It belongs to the step under way: what that was given, and what one part leaves for another.
 struct StepState {
   int64_t number = 0;
   std::span<const MicroBatch> micro_batches;

@@ -28,7 +28,7 @@ class GradientShares {
   void add(Key key, int64_t begin, int64_t count, const at::TensorOptions& options);
   // The sums are zero.
   void start_step();
-  // Of a buffer whose own elements are sums over the ranks: adds them to those of earlier
+  // Takes a buffer whose own elements are sums over the ranks, and adds these to those of earlier
   // micro-batches, in the order of the calls.
   void keep(Key key, const at::Tensor& buffer);
 

@@ -33,7 +33,7 @@ struct HostMemoryOptions {
   // Where the memory is that of files (without names, gone with the process). Empty: the process's
   // own.
   std::filesystem::path folder;
-  // Of the process's own pages, beside a GPU.
+  // It locks (pins) the process's own pages, beside a GPU.
   std::optional<PageLock> page_lock;
   // Called from another thread when a copy has ended; may be empty.
   std::function<void()> ended;
@@ -49,7 +49,7 @@ class HostMemory {
   // So many bytes, of no certain value, until the last handle of them goes. What was given back is
   // given again. Throws IoError when there is no room.
   at::Tensor allocate(int64_t bytes);
-  // Of as many bytes each, contiguous; one of them is the device's.
+  // Both tensors have as many bytes and are contiguous; one of them is the device's.
   struct Copy {
     at::Tensor to, from;
   };

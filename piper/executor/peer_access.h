@@ -19,7 +19,7 @@ struct PeerRuntime {
   int (*forget_error)() = nullptr;
 };
 
-// Of the CUDA or HIP that libtorch has loaded; empty without.
+// Finds these in the CUDA or HIP that libtorch has loaded; empty without.
 PeerRuntime peer_runtime();
 
 // For all pairs of different GPUs among `devices`; others have one memory. Again: nothing. Throws

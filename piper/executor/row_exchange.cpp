@@ -13,7 +13,7 @@ using schedule::SlotKind;
 
 namespace {
 
-// Of Segment::chunk, from 0.
+// Returns the index of the segment's chunk, counted from 0; it is 0 without chunks.
 int16_t place_of_chunk(const schedule::Segment& segment) {
   return std::max<int16_t>(0, static_cast<int16_t>(segment.chunk - 1));
 }

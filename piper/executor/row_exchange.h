@@ -64,9 +64,9 @@ class RowExchange {
                                                     comm::OperationName name);
   std::unique_ptr<comm::Operation> start_token_exchange(const graph::Task& task,
                                                         comm::OperationName name);
-  // Of exchanges over ep x etp (strategy::fuses_exchange): the rows for each expert, once for each
-  // rank that has a part of it, as the group's members follow each other; end() adds up the parts
-  // that come back in this order.
+  // For exchanges over ep x etp (strategy::fuses_exchange): the rows for each expert are sent once
+  // to each rank that has a part of it, in the order of the group's members; end() adds up the
+  // parts that come back in this order.
   std::vector<int64_t> sent_counts(const nn::Routing& routing) const;
   at::Tensor repeated(const at::Tensor& rows, const nn::Routing& routing) const;
 

@@ -18,7 +18,7 @@ nn::Routings read_only(const std::vector<nn::Routing*>& chunks) {
   return {chunks.begin(), chunks.end()};
 }
 
-// Of a slot kHeadOutputs, whose tensors stand where a tape's do.
+// Reads the slot kHeadOutputs, whose tensors stand where a tape's do.
 nn::Stage::HeadOutputs head_outputs_of(const SlotValue& slot) {
   PIPER_CHECK(slot.tape != nullptr && slot.tape->saved.size() == 2, "no outputs of heads");
   return {slot.tape->saved[0], slot.tape->saved[1]};
@@ -197,7 +197,8 @@ void SegmentDispatch::run_forward(const Task& task, const Segment& segment) {
 void SegmentDispatch::run_backward(const Task& task, const Segment& segment) {
   const auto in = [&](size_t i) -> const at::Tensor& { return slots_.read(task, i).tensor; };
   const auto out = [&](size_t i) -> at::Tensor& { return slots_.write(task, i).tensor; };
-  // Of the input's part: what the weights' part will run; the tape moves there.
+  // Where the input's part runs alone, it leaves here what the weights' part will run; the tape
+  // moves there.
   SlotValue* deferred = slots_.find(step_.graph.writes(task), SlotKind::kDeferred);
   SlotValue* kept = slots_.find(step_.graph.reads(task), SlotKind::kTape);
   if (deferred != nullptr) {

@@ -49,7 +49,8 @@ class SlotStore {
   SlotValue& write(const graph::Task& task, size_t i) { return value(step_.graph.writes(task)[i]); }
   // The first slot of a kind; nullptr when there is none.
   SlotValue* find(std::span<const graph::SlotId> slots, schedule::SlotKind kind);
-  // Of the first chunk that the task reads (PIPER_CHECK: there is one), and of all of them.
+  // These return the routing of the first chunk that the task reads (PIPER_CHECK: there is one),
+  // and those of all chunks.
   nn::Routing& routing_of(const graph::Task& task);
   std::vector<nn::Routing*> routings_of(const graph::Task& task);
 

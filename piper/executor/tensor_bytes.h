@@ -11,14 +11,16 @@
 
 namespace piper::executor {
 
-// Of contiguous tensors; of a device's as addresses alone, which the host must not read.
+// These return the bytes of a contiguous tensor. If it is on a device they are addresses alone,
+// which the host must not read.
 std::span<const std::byte> bytes_of(const at::Tensor& tensor);
 std::span<std::byte> mutable_bytes_of(const at::Tensor& tensor);
 
-// "fp32" -> at::kFloat ... Of what is computed in (PIPER_CHECK): fp64, fp32 and bf16.
+// kFp32 becomes at::kFloat, and so on. Requires fp64, fp32 or bf16, which are computed in
+// (PIPER_CHECK).
 at::ScalarType scalar_type(strategy::Precision precision);
 
-// Of fp64, fp32 and bf16.
+// The tensor is fp64, fp32 or bf16.
 comm::Element element_of(const at::Tensor& tensor);
 
 // For comm::Allocate: memory of the CPU, or of a device in the current stream.

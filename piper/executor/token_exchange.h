@@ -51,7 +51,7 @@ class TokenExchange {
                                               at::Tensor& output, const nn::Routing& routing,
                                               at::Tensor* g_weights);
 
-  // Of this rank's tokens (collective::distinct_tokens).
+  // Returns the numbers of this rank's distinct tokens (collective::distinct_tokens).
   std::vector<int64_t> distinct() const;
 
  private:

@@ -32,8 +32,8 @@ class WeightShares {
   bool empty() const { return shares_.empty(); }
   bool contains(Key key) const { return shares_.contains(key); }
   std::vector<Key> keys() const;
-  // Of the buffer's elements [begin, end) those that are this rank's, as a view; `first`: where
-  // they begin, counted from `begin`. Undefined where none is.
+  // own() returns those of the buffer's elements [begin, end) that are this rank's, as a view;
+  // `first` is where they begin, counted from `begin`. Undefined where none is.
   struct Part {
     at::Tensor weights;
     int64_t first = 0;

@@ -16,7 +16,7 @@ TEST_CASE("a rank keeps its own weights of a buffer, and finds what of a paramet
   at::Tensor other = at::zeros({10}, at::kFloat);
   shares.fill(key, other);
   CHECK(at::equal(other, at::tensor({0, 0, 0, 0, 4, 5, 6, 0, 0, 0}, at::kFloat)));
-  // Of a parameter that begins before, lies inside, ends behind; and of none.
+  // The parameter begins before the share, lies inside it, ends after it, or has nothing of it.
   CHECK(at::equal(shares.own(key, 2, 6).weights, at::tensor({4, 5}, at::kFloat)));
   CHECK(shares.own(key, 2, 6).first == 2);
   CHECK(at::equal(shares.own(key, 5, 6).weights, at::tensor({5}, at::kFloat)));
