@@ -24,7 +24,7 @@ struct DividedBlock {
   bool is_shared = false;       // else nothing is communicated
   bool divides_tokens = false;  // between the blocks
   bool splits = false;
-  // Of ranks with any number of rows each: where the numbers stand; every collective reads it.
+  // If ranks have any number of rows each, this slot has the numbers; every collective reads it.
   LayerSlot counts = LayerSlot::none();
 
   // What the segment reads in place of `slot`, and of `again` where that is given, which is then

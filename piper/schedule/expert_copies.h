@@ -26,9 +26,9 @@ constexpr bool is_of_copies(SegmentKind kind) {
   return kind == SegmentKind::kCopiedWeights || kind == SegmentKind::kCopiedGradients;
 }
 
-// Of a layer's two tensors of `elements` each an expert (migration.h: expert_tensors), which lie in
-// the homes' and in the copies' buffer one behind the other: ascending by expert, then holder.
-// Members are ranks of the expert group. Requires placement.has_homes_first().
+// The two tensors of a layer have `elements` each an expert (migration.h: expert_tensors), and lie
+// one after the other in the homes' buffer and in the copies'. Blocks ascend by expert, then
+// holder. Members are ranks of the expert group. Requires placement.has_homes_first().
 std::vector<collective::CopiedBlock> copied_blocks(const balance::ExpertPlacement& placement,
                                                    const std::array<int64_t, 2>& elements);
 collective::CopiedBuffers copied_buffers(const balance::ExpertPlacement& placement,

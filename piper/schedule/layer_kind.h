@@ -28,8 +28,8 @@ struct LayerKind {
   int16_t ring = 0;
   // Whether attention's projections are a segment of their own.
   bool projects_apart() const { return gathers_keys || ring > 0; }
-  // Of a mixture: ranks that divide tokens hold parts of a sequence, whose choices are counted
-  // (tensor-, context-parallel ones).
+  // A mixture layer's ranks that divide tokens (tensor or context parallel ones) hold parts of a
+  // sequence, whose choices they count together.
   bool counts_choices_over_tp = false, counts_choices_over_cp = false;
   bool shares_capacity = false;  // a capacity is that of sequences whose choices are counted so
   bool shares_experts = false, gathers_rows = false;
@@ -40,8 +40,8 @@ struct LayerKind {
   strategy::Axis exchange_axis() const {
     return fuses_exchange ? strategy::Axis::kTensorExpert : strategy::Axis::kExpert;
   }
-  // Of ranks that gather rows: they tell each other how many they have received, and gather them
-  // again in the backward.
+  // Ranks that gather rows tell each other how many they have received, and gather the rows again
+  // in the backward.
   bool counts_shared_rows = false;
   // As in ExecutionStyle; false where the layer has no such communication.
   bool splits_tensor = false, splits_context = false, splits_exchange = false;

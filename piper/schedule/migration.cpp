@@ -76,8 +76,8 @@ class MigrationWriter {
   int64_t num_replicas() const { return layout_.size(strategy::Axis::kExpertData); }
   int64_t replica(Rank rank) const { return layout_.coordinates(rank).edp; }
 
-  // Of an expert at this index of a rank's, what a replica has the states of. Its buffer of
-  // gradients holds one tensor of all its experts behind the other.
+  // Returns the pieces of an expert's states, at this index of a rank's, that a replica has. The
+  // rank's buffer of gradients holds first one tensor of all its experts, then the other.
   StatePieces held(int32_t layer, int64_t index, int64_t replica) const {
     const std::array<int64_t, 2> elements = expert_tensors(model_, strategy_, layer);
     const int64_t experts =

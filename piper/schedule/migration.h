@@ -7,7 +7,7 @@
 // A take copies the expert's state into a slot: the master weights and both moments (Adam's
 // gradients are dead between two steps, so 12 bytes a parameter in fp32 and bf16 where the paper's
 // Table IV counts 16). A put copies a slot into the rank's parameters and rounds the weights again.
-// An expert that only changes its index on the rank is taken and put there. Of one layer a rank
+// An expert that only changes its index on the rank is taken and put there. In one layer a rank
 // takes all before it puts any, since a place that is written was another expert's; the next
 // layer's receives wait for the puts of the one before, which bounds the memory.
 //

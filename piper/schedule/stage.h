@@ -6,7 +6,7 @@
 
 namespace piper::schedule {
 
-// Of an action's tasks. Thread-safe.
+// Returns the phase of an action's tasks. Thread-safe.
 graph::Phase phase_of(Action::Kind kind);
 
 // Writes all tasks of `rank` into `step`.

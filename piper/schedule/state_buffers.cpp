@@ -79,7 +79,7 @@ graph::List<StateBuffer> state_buffers(const StepWriter& step, int32_t layer) {
     if (step.layout.size(axis_of(TaskKind::kAllReduce, gradients)) > 1)
       buffers.push_back({weights, gradients});
   };
-  // Of the ends nothing is cut.
+  // Nothing of embedding and head is cut: where a stage sums, they have no dense buffer.
   if (sums_over_stage(step)) add(SegmentKind::kStageWeights, SegmentKind::kStageGradients);
   if (layer >= 0 || !sums_over_stage(step))
     add(SegmentKind::kDenseWeights, SegmentKind::kDenseGradients);

@@ -18,7 +18,7 @@ struct StateBuffer {
   SegmentKind gradients = SegmentKind::kDenseGradients;
 };
 
-// Of a layer (>= 0) or an end those that at least two ranks hold alike.
+// Returns the buffers of a layer (>= 0) or of an end that at least two ranks hold alike.
 graph::List<StateBuffer> state_buffers(const StepWriter& step, int32_t layer);
 
 // Whether experts of a layer have copies on other ranks (expert_copies.h).

@@ -189,7 +189,7 @@ void StateTasks::scatter(int32_t layer, const PendingTasks& behind, bool is_last
     of.buffers.push_back(added);
   }
   if (!of.buffers.empty()) travelling_.push_back(of);
-  // Of homes that nobody else holds.
+  // If nobody else holds the homes, no reduction above has taken the copies' gradients home.
   if (takes_copies && !has_taken) reduced_.push_back(bring_copies_home(layer, behind, {}));
 }
 

@@ -153,7 +153,8 @@ class StateTasks {
   graph::TaskId last_state_ = graph::TaskId::none();  // on their own stream they follow each other
   std::vector<std::pair<int32_t, Tasks>> ahead_;      // gathered ahead, by layer
   std::deque<HeldBack> held_back_;
-  // Of reductions held back the last that started, and the last exchange or message before them.
+  // The first is the held-back reduction that started last, the second the last exchange or message
+  // that went before those still held back.
   graph::TaskId last_started_ = graph::TaskId::none(), passed_ = graph::TaskId::none();
   bool has_let_pass_ = false;  // since the layer before ended
   bool come_home_ = false;     // the last that started are copies' gradients

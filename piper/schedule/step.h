@@ -115,7 +115,7 @@ struct Segment {
   ComputePart share = ComputePart::kWhole;
   int32_t expert = -1;  // its id; kTakeExpert and kPutExpert alone
   int16_t chunk = 0;    // 0: of all rows of a mixture layer, else of its chunk 1, 2, ...
-  // Of a ring: the keys and values of the rank so many places before this one; 0 its own
+  // A step of a ring has the keys and values of the rank so many places before this one; 0 its own
   int16_t hop = 0;
   bool operator==(const Segment&) const = default;
 };
@@ -145,11 +145,11 @@ enum class SlotKind : uint8_t {
   kTokenChoices,
   kQueries,          // of own tokens, [T, query width] (of kProjection)
   kQueriesGradient,  // the same
-  // Of kProjection: of own tokens, [T, width of keys and values]; of kContext: of all ranks that
-  // share a sequence, by rank; on a ring of one of them (Segment::hop).
+  // kProjection writes those of own tokens, [T, width of keys and values]; kContext gathers those
+  // of all ranks that share a sequence, by rank, or on a ring those of one of them (Segment::hop).
   kKeysAndValues,
-  // Of kAttention: this rank's part of that of all ranks' tokens; of kContext: of own tokens; of
-  // kRingStep: this rank's part of that of one rank's tokens.
+  // kAttention writes this rank's part of that of all ranks' tokens, kContext that of own tokens,
+  // kRingStep this rank's part of that of one rank's tokens.
   kKeysAndValuesGradient,
   // Heads' outputs and their log-sum-exps: of kRingStep over the keys seen so far, of the main
   // type; of kAttention over all, [T, width of the outputs].
@@ -234,7 +234,7 @@ struct SlotMeaning {
 // backward before it. With several stages the last one has an embedding of its own for them: its
 // gradient is reduced as layer -1, then summed with the first stage's (kTiedEmbedding).
 //
-// Of a backward in two parts the input's does all but the products that add to the weights'
+// In a backward of two parts the input's part does all but the products that add to the weights'
 // gradients, and leaves those, with what they need, to the weights' part:
 //   attention    W    gradient(x1), x, tape, deferred
 //   dense_mlp    W    gradient(x), x1, tape, deferred
@@ -396,19 +396,19 @@ struct SlotMeaning {
 // those of the embedding, of the head and of the norm before it, too.
 //
 // What is kept in host memory (Strategy::offload) is brought by copies (kHostCopy) on a stream of
-// their own, one after the other. Of activations (host_copies.h) a copy out frees the slots that a
-// chunk keeps of a micro-batch, and a copy back writes others in their place. Optimizer states come
-// layer by layer, two layers' at once; the step's kOptimizer, which decides what is updated and by
-// how much, then updates nothing itself:
+// their own, one after the other. If it is activations (host_copies.h), a copy out frees the slots
+// that a chunk keeps of a micro-batch, and a copy back writes others in their place. Optimizer
+// states come layer by layer, two layers' at once; the step's kOptimizer, which decides what is
+// updated and by how much, then updates nothing itself:
 //   host copy           U                                          optimizer states
 //   update layer        U  optimizer states
 //   host copy           U  optimizer states
 //
 // Copies of experts (Strategy::redundant_experts): the copies' weights come before a layer's first
-// forward (kCopiedWeights, F), behind the gather of its updated weights; their gradients go home
-// behind its last backward, before the sum over replicas (kCopiedGradients: U, or the phase of that
-// backward where gradients are divided). The copies' buffers live as long as the run. Of what ZeRO
-// divides of the homes (from 2 on gradients, in 3 weights) both read the slot; gradients that
+// forward (kCopiedWeights, F), after the gather of its updated weights; their gradients go home
+// after its last backward, before the sum over replicas (kCopiedGradients: U, or the phase of that
+// backward where gradients are divided). The copies' buffers live as long as the run. Where ZeRO
+// divides the homes' gradients (from 2 on) or weights (in 3), both read the slot; gradients that
 // nothing was added to are written.
 //
 // Chunks (strategy::has_chunks): a rank's tokens, or the peers its rows go to, are cut into N;

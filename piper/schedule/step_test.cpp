@@ -104,7 +104,7 @@ std::string lives(const StepGraph& step, Rank rank) {
   return text;
 }
 
-// Of gradients.
+// Counts the reductions of gradients.
 int64_t num_sums(const StepGraph& step) {
   return std::ranges::count_if(step.graph.tasks(), [&](const graph::Task& task) {
     return task.group.valid() && (step.segment(task).kind == SegmentKind::kDenseGradients ||
@@ -583,7 +583,7 @@ TEST_CASE("sums of a pipeline's stages wait for messages, and at the end for the
           std::ranges::count(after, backward) > 0 && std::ranges::count(after, message) > 0;
     }
     CHECK(num == 5);  // two layers' and the head's
-    // Of those that yield the last layer's: one behind the message, one when nothing is left.
+    // Where they yield, only the last layer's wait: one for the message, one until nothing is left.
     CHECK(behind_all == (start == strategy::ReductionStart::kEnd ? 5 : 2));
   }
 }
@@ -623,7 +623,7 @@ TEST_CASE("a mixture layer in chunks reads, writes and frees what the contract s
   for (const graph::Task& task : step.graph.tasks()) {
     if (task.rank != Rank(1) || !task.segment.valid() || step.segment(task).layer != 0) continue;
     names += task_name(step, task) + "\n";
-    // Of a chunk are the slots of its rows, and of its alone.
+    // A chunk's tasks read the slots of its own rows alone.
     for (const graph::SlotId slot : step.graph.reads(task))
       if (step.segment(task).chunk > 0)
         CHECK(step.meaning(slot).segment.chunk == step.segment(task).chunk);

@@ -207,7 +207,7 @@ void RankWriter::leave_weights(const Segment& segment, Slots& slots) {
   for (const SlotId read : slots.reads)
     if (read.valid() && is_for_weights(segment.kind, step_.meaning(read), place++))
       due.reads.push_back(read);
-  // Of a layer that has one slot for all, the attention, last in its backward, stands for all.
+  // If a layer has one slot for all, attention, last in its backward, stands for all its segments.
   const bool recomputes = step_.strategy.recompute_of(at_.pp) != strategy::Recompute::kNone;
   if (!step_.style.keeps_by_layer || (recomputes && segment.kind == SegmentKind::kAttention)) {
     const SlotId deferred = slot(SlotKind::kDeferred, segment);

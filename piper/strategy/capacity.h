@@ -13,7 +13,7 @@
 namespace piper::strategy {
 
 // Which copies an expert keeps: those with the largest weights (Megatron-LM's "probs"), or those of
-// the first tokens ("position"). Of equal weights the lower token's.
+// the first tokens ("position"). Among equal weights it keeps the lower token's.
 enum class Drop { kProbability, kPosition };
 inline constexpr std::array kDropTraits{NamedValue<Drop>{Drop::kProbability, "probability"},
                                         NamedValue<Drop>{Drop::kPosition, "position"}};
@@ -28,7 +28,7 @@ struct Capacity {
   // moe_pad_expert_input_to_capacity).
   bool pads = false;
   bool is_limited() const { return factor > 0; }
-  // Of the copies of a balanced load, how many rows are made.
+  // Returns how many rows a balanced load makes, as a part of its copies.
   double balanced_part() const { return !is_limited() ? 1 : pads ? factor : std::min(1.0, factor); }
   // Rows of the busiest expert over the mean, where choices are that uneven.
   double limited(double imbalance) const {

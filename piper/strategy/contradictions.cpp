@@ -233,7 +233,7 @@ void check_redundant_experts(const Strategy& s, Found& found) {
                           s.redundant_experts, found.field("mesh.ep"), s.mesh.ep));
 }
 
-// Of a layer whose experts a rank holds once.
+// A rank holds an expert once at most: the layer with the fewest experts bounds the slots.
 void check_redundant_experts(const Strategy& s, const model::Model& model, Found& found) {
   if (s.redundant_experts == 0 || s.mesh.ep == 1) return;
   int64_t fewest = 0;
@@ -274,7 +274,7 @@ void check_padding(const Strategy& s, Found& found) {
     found.add("pad_to_capacity", "is given " + refusal);
 }
 
-// Of every layer's experts.
+// Checks the compression of every layer's experts.
 void check_expert_compression(const Strategy& s, const model::Model& model, Found& found) {
   if (!compresses_experts(s) || s.mesh.etp < 1 ||
       s.mesh.ranks_per_stage() % s.mesh.ranks_per_expert_set() != 0 || s.mesh.edp() < 2)

@@ -21,7 +21,8 @@ struct ResidualCode {
   int64_t kept = 0;         // of a block, at least 1
   int64_t value_bytes = 0;  // of an element
 
-  // Of a share, a multiple of the block: values, then places, padded to eight bytes.
+  // Returns the bytes in which a share (a multiple of the block) is sent: values, then places,
+  // padded to eight bytes.
   int64_t bytes_of(int64_t elements) const;
 };
 
@@ -31,12 +32,12 @@ constexpr int64_t kMostExpertCompression = 170;
 constexpr int64_t kMostBlock = 256, kLeastBlock = 16;
 
 inline bool compresses_experts(const Strategy& s) { return s.expert_compression > 1; }
-// Of the bytes of experts' updated weights, about what is sent: a block may take a little less.
+// Returns about what part of experts' updated weights is sent: a block may take a little less.
 inline double sent_part(const Strategy& s) { return 1 / static_cast<double>(s.expert_compression); }
 
-// Of a buffer of so many elements, which edp ranks divide. The block is the largest that divides
-// every share; 0 where there is none. `kept` is as many as the compression leaves room for, and one
-// where it leaves none (contradictions() refuses it).
+// Returns the code of a buffer of so many elements, which edp ranks divide. The block is the
+// largest that divides every share; 0 where there is none. `kept` is as many as the compression
+// leaves room for, and one where it leaves none (contradictions() refuses it).
 ResidualCode residual_code(const Strategy& s, int64_t elements, int64_t value_bytes);
 // The most that a block can be compressed.
 inline int64_t most_compression(const ResidualCode& code) {

@@ -92,10 +92,10 @@ inline constexpr auto kRecomputes = values_of<Recompute>();
 constexpr bool drops_attention(Recompute r) { return traits(r).drops_attention; }
 constexpr bool drops_experts(Recompute r) { return traits(r).drops_experts; }
 
-// Of GEMMs. With kFp8, kMxfp8 and kNvfp4, weights and activations between operations are bf16, and
-// operands are converted before each product: kFp8 with one scale a tensor, kMxfp8 with one for 32
-// values, kNvfp4 with one for 16. kFp16 has the bytes and the price of kBf16, beside the same
-// master weights in fp32; its trainers scale the loss.
+// GEMMs compute in it. With kFp8, kMxfp8 and kNvfp4, weights and activations between operations are
+// bf16, and operands are converted before each product: kFp8 with one scale a tensor, kMxfp8 with
+// one for 32 values, kNvfp4 with one for 16. kFp16 has the bytes and the price of kBf16, beside the
+// same master weights in fp32; its trainers scale the loss.
 enum class Precision : uint8_t { kFp32, kBf16, kFp64, kFp8, kMxfp8, kNvfp4, kFp16 };
 struct PrecisionTraits {
   Precision value;
@@ -409,7 +409,7 @@ struct Strategy {
   // What the planner predicted (free form: written by plan, shown by report); null: nothing. Shared
   // by copies, never changed.
   std::shared_ptr<const Json> predicted;
-  // Of `predicted` whether it is the same object.
+  // Compares of `predicted` only whether it is the same object.
   bool operator==(const Strategy&) const = default;
 };
 

@@ -19,7 +19,7 @@ constexpr TokenChunk token_chunk(int64_t tokens, int64_t chunks, int64_t index) 
   return {first, tokens * (index + 1) / chunks - first};
 }
 
-// Of a micro-batch's rows on a rank; 1: they are not cut.
+// Returns into how many chunks a micro-batch's rows on a rank are cut; 1: they are not.
 constexpr int64_t num_moe_chunks(const Strategy& s) {
   return has_chunks(s.moe_schedule) ? s.moe_chunks : 1;
 }
