@@ -15,7 +15,8 @@
 namespace piper::train {
 namespace {
 
-// Of TrainState::extra: nn::ProductChoice::text(), where the run computes by a measured choice.
+// These are keys in TrainState::extra. The first has nn::ProductChoice::text(), where the run
+// computes by a measured choice.
 constexpr const char* kProductLibraries = "product_libraries";
 constexpr const char* kGroupedProducts = "grouped_products";  // cost::GroupedChoice::text()
 

@@ -18,7 +18,7 @@ namespace {
 using testing::kSequence;
 using testing::kVocabulary;
 
-// Of every family that trains, with every key that its importer reads.
+// Every family that trains has one here, with every key that its importer reads.
 const std::vector<const char*> kConfigs = {
     R"({"model_type": "mixtral", "hidden_size": 16, "intermediate_size": 12, "num_hidden_layers": 2,
   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 32,

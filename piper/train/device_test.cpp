@@ -336,7 +336,7 @@ TEST_CASE("whole steps of ranks that meet in the hosts' memory alone are the CPU
   CHECK(seed >= 8);
 }
 
-// Of 4 ranks, with experts that move between them.
+// Returns a run of 4 ranks, with experts that move between them.
 RunRequest run_of_four(const std::filesystem::path& folder, int64_t pp) {
   constexpr const char* kConfig =
       R"({"model_type": "mixtral", "hidden_size": 32, "intermediate_size": 48,
@@ -562,7 +562,7 @@ TEST_CASE("experts are computed one by one where that was measured to be faster"
 
 TEST_CASE(
     "every event of the executor that no other implies is needed: without it two operations race") {
-  // Of some hundred in a case, each of them a run.
+  // A case has some hundred events, and each takes a run: so many of them are tried.
   const int64_t per_case = repetitions({.usual = 2, .full = 20});
   std::mt19937_64 random(20260301);
   int64_t num_needed = 0;
@@ -675,7 +675,7 @@ TEST_CASE("nobody waits for a device but through read_on_host()") {
   for (const Case& of : all_cases()) {
     if (!seen.insert(host_work_of(of)).second && !full_counts()) continue;
     CAPTURE(name_of(of));
-    // Of the second step, after the trials of kernels; by rank.
+    // The two differ by what the second step did, after the trials of kernels; by rank.
     struct Seen {
       int64_t waits = 0, reads = 0, by_others = 0;
     };

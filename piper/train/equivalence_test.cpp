@@ -60,7 +60,7 @@ void check_all_meshes(const model::Model& model, const std::function<void(nn::St
   check_meshes(kMeshes, model, prepare);
 }
 
-// Of models that differ from the plain one in a way that few meshes touch.
+// Checks models that differ from the plain one in a way that few meshes touch.
 void check_pairwise(const model::Model& model, const std::function<void(nn::Stage&)>& prepare) {
   check_meshes(full_counts() ? std::span<const strategy::Mesh>(kMeshes)
                              : std::span<const strategy::Mesh>(kPairwise),
@@ -189,7 +189,7 @@ TEST_CASE("what is sharded elsewhere learns on one rank") {
 }
 
 TEST_CASE("on one mesh every schedule gives the same bits of every gradient") {
-  // Of a rank each chunk takes its micro-batches in ascending order, whatever stands between them;
+  // On a rank each chunk takes its micro-batches in ascending order, whatever stands between them;
   // without clipping no sum over the mesh enters.
   const model::Model model = small_model();
   for (const int64_t tp : {1, 2}) {

@@ -70,7 +70,7 @@ TEST_CASE("a run that does not fit is refused by what it needs, activations incl
   const std::string activations = problem(model, s, 4, needed.total() - 1);
   CHECK(activations.find("piper-10m on 4 ranks of this machine needs") != std::string::npos);
   CHECK(activations.find("--recompute full") != std::string::npos);
-  // Of two processes each asks for its own ranks.
+  // Each of two processes asks for its own ranks.
   CHECK(problem(model, s, 2, needed.total() * 3 / 4) == "");
   const std::string state = problem(model, s, 4, needed.state - 1);
   CHECK(state.find("for weights, gradients and optimizer") != std::string::npos);

@@ -26,8 +26,8 @@ std::string explain_out_of_memory(const nn::OutOfMemory& error, const model::Mod
                                   const cluster::Cluster& cluster, const HeldState& held,
                                   const std::string& where);
 
-// Of a device's allocator, which says in words alone how much was wanted ("Tried to allocate 2.00
-// GiB"; 0 where it does not). `held`: bytes that are live there.
+// Converts what a device's allocator said: how much was wanted is in its words alone ("Tried to
+// allocate 2.00 GiB"; 0 where it is not). `held`: bytes that are live there.
 nn::OutOfMemory out_of_device_memory(const std::string& said, Rank rank, int64_t held);
 
 // Changes of one or two axes on the same ranks after which the fullest rank needs at most

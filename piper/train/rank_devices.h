@@ -28,7 +28,8 @@ class RankDevices {
   const std::vector<Use>& uses() const { return uses_; }
   bool is_cpu() const { return uses_.empty(); }
 
-  // Of a rank of this process. On the CPU any rank; use_of() is for devices.
+  // Returns the device of a rank of this process. On the CPU it may be any rank; use_of() is for
+  // devices.
   at::Device of(Rank rank) const;
   size_t use_of(Rank rank) const;
 

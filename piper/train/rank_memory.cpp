@@ -5,7 +5,7 @@
 namespace piper::train {
 namespace {
 
-// Of all pools together.
+// Returns what was asked of all the allocator's pools together.
 c10::CachingAllocator::Stat requested(at::Device device) {
   return at::getDeviceAllocator(device.type())->getDeviceStats(device.index()).requested_bytes[0];
 }

@@ -309,7 +309,8 @@ void RankTrainer::apply(std::span<const double> statistics) {
   optimizer_->step(outcome_.learning_rate,
                    optim::clip_scale(outcome_.grad_norm, run_.options.clip_norm));
   if (run_.options.bias_update > 0) balance();
-  // Of states with the host the updates follow: then a gather finds them itself.
+  // Offloaded optimizer states are updated only after this: then a gather finds the residuals
+  // itself.
   if (strategy::compresses_experts(run_.strategy) &&
       !strategy::offloads_optimizer(run_.strategy.offload))
     for (const auto& [layer, replicas] : weight_shares_.keys())

@@ -59,7 +59,7 @@ struct RunShared {
   // for as fast as it goes, and the folder of its files, if any.
   double host_bytes_per_second = 0;
   std::filesystem::path host_folder;
-  // Of all ranks, for exchanges that know nodes.
+  // It says where all ranks sit, for exchanges that know nodes.
   collective::Topology topology = collective::apart(strategy.mesh.world());
   // Where the experts of each layer are when the run begins; layers that are not here are plain.
   balance::Placements placements = {};
@@ -68,7 +68,7 @@ struct RunShared {
   const schedule::StepGraph* evaluation = nullptr;
   // Whether evaluations are all: then there is no optimizer, and nobody calls step() or migrate().
   bool evaluates_only = false;
-  // Of ranks on devices: what those of this process offer each other.
+  // This process's ranks on devices offer each other messages through it.
   std::shared_ptr<comm::DeviceOffers> offers = std::make_shared<comm::DeviceOffers>();
 };
 
@@ -109,12 +109,12 @@ class RankTrainer {
   // where homes move. `number` is apart from those of steps and evaluations. Nothing that is learnt
   // changes. Throws CommError; what then has moved and what not is unknown, so the run ends.
   void migrate(int64_t number, const balance::Placements& next);
-  // Of every layer with experts.
+  // Returns the placement of every layer with experts.
   const balance::Placements& placements() const { return placements_; }
 
   Rank rank() const { return rank_; }
   nn::Stage& stage() { return *stage_; }
-  // Of the last step: rows to each expert, by (layer, micro-batch).
+  // Returns the last step's rows to each expert, by (layer, micro-batch).
   const std::map<std::pair<int32_t, int32_t>, std::vector<int64_t>>& routed_rows() const {
     return executor_->routed_rows();
   }
@@ -150,7 +150,7 @@ class RankTrainer {
   void note_selection_biases();
   void move_homes(int64_t number, const balance::Placements& next,
                   const schedule::LayerMoves& moves);
-  // Of a migration: the elements that a piece is, of an expert at this index of the rank's.
+  // Returns which elements a migration's pieces are, of an expert at this index of the rank's.
   std::vector<optim::ParameterShare> elements_of(int32_t layer, int64_t index,
                                                  const schedule::StatePieces& pieces);
   at::Tensor take_expert(const schedule::Segment& segment, const schedule::StatePieces& pieces);

@@ -20,7 +20,8 @@
 
 namespace piper::train {
 
-// Of TrainState::extra: balance::to_json(Placements) where not all are plain, and the window.
+// These are keys in TrainState::extra: of balance::to_json(Placements) where not all are plain, and
+// of the window.
 inline constexpr const char* kExpertPlacement = "expert_placement";
 inline constexpr const char* kExpertLoads = "expert_loads";
 

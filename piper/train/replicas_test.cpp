@@ -25,7 +25,7 @@ struct Held {
     experts.sharding = {.replicas = strategy::Axis::kExpertData, .index = index, .count = count};
     return {parameter("norm", 37), experts};
   }
-  // Of `count` parts of the experts the one at `index`.
+  // Holds the part at `index` of `count` parts of the experts.
   explicit Held(at::ScalarType type = at::kFloat, int64_t index = 0, int64_t count = 1)
       : parameters(make(type, index, count)), optimizer(parameters, {}) {
     optimizer.step(1e-3);

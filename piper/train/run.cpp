@@ -119,7 +119,7 @@ class Run {
   void begin_records(comm::Transport& transport);
   void make_prediction();
   void train_all_ranks();
-  // Of one rank, for the message when memory ends.
+  // A rank notes here what it holds and does, for the message when memory ends.
   struct Whereabouts {
     HeldState held;
     int64_t step = 0;
@@ -365,7 +365,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
   if (start_.has_nothing_left()) return export_loaded(trainer, transport);
   check_speed(0, transport);
   barrier(transport, kBarrierKeys, request_.options.timeout_seconds);
-  // Of all ranks that share a device: all have their states, and none has begun.
+  // All ranks that share a device have their states now, and none has begun.
   recorder_.set_state_bytes(rank, memory.live_bytes());
   barrier(transport, kStateKeys, request_.options.timeout_seconds);
   double before = executor::now_seconds();
@@ -404,7 +404,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     }
     if (says_saves) saver_.say_saves();
     if (!last && request_.replan.is_on()) {
-      // Of one process too: the other ranks have then written their part of the step.
+      // A single process calls it, too: the other ranks have then written their part of the step.
       reports_.gather_step(transport, kReplanKeys + 2 * static_cast<uint64_t>(number), number);
       if (rank == Rank(0))
         watch_.note(number, after - before, *recorder_.timeline_of(number), outcome.expert_rows,
@@ -437,7 +437,7 @@ void Run::train_rank(comm::Transport& transport, Whereabouts& here) {
     export_.add(trainer, transport, context_.last_step(), token_);
 }
 
-// Of a run whose last step the checkpoint holds.
+// Exports the weights of a run whose last step the checkpoint holds.
 void Run::export_loaded(RankTrainer& trainer, comm::Transport& transport) {
   if (!request_.export_weights) return;
   const int64_t number = context_.last_step();

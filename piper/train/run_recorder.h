@@ -30,8 +30,8 @@ class RunRecorder {
   // most_kept() and at least half as many of a long run.
   graph::Timeline* timeline_of(int64_t step_number);
   void set_state_bytes(Rank rank, int64_t bytes) { state_bytes_[rank.index()] = bytes; }
-  // Of one step; ranks reset their peak before each. What is said again counts if it is more: of a
-  // device that ranks share another rank's reading may be of too short a time (rank_memory.h).
+  // Ranks reset their peak before each step. What is said again for a step counts if it is more: on
+  // a device that ranks share another rank's reading may be of too short a time (rank_memory.h).
   void set_peak_bytes(int64_t step_number, Rank rank, int64_t bytes);
   int64_t largest_peak_bytes(int64_t step_number) const;
   void record(int64_t step_number, double seconds, const report::StepOutcome& outcome);
@@ -40,9 +40,9 @@ class RunRecorder {
   // (speed_check.h); of steps not named, not at all.
   void set_slowdowns(int64_t first_step, const std::vector<double>& slowdowns);
   double slowdown_of(int64_t step_number) const;
-  // Of the kept steps the one whose time is nearest the median of all of the run's, at one speed of
-  // the machine; the first steps do not count when there are others. The median step itself while
-  // all are kept. Rank 0's process.
+  // Returns the kept step whose time is nearest the median of all of the run's, at one speed of the
+  // machine; the first steps do not count when there are others. It is the median step itself while
+  // all are kept. Rank 0's process calls it.
   int64_t median_step() const;
   // 16 to 64 steps, by the bytes of a timeline.
   int64_t most_kept() const { return most_kept_; }
@@ -53,12 +53,12 @@ class RunRecorder {
                   const ByMicroBatch& distinct);
   // Where experts were in a step, those that are not plain (displaced()); rank 0's process.
   void set_placements(int64_t step_number, const balance::Placements& placements);
-  // Of the median step: load.placements; load.routed and load.distinct, nothing when not all of it
-  // is known.
+  // Sets what was measured in the median step: load.placements, and load.routed and load.distinct
+  // where all of it is known.
   void measured_routing(cost::ExpertLoad& load) const;
   // What a rank's transport counted in a step; operations of other steps are left out.
   void set_traffic(int64_t step_number, Rank rank, const std::vector<comm::CountedBytes>& counted);
-  // Of the median step.
+  // Returns what was counted in the median step.
   CountedTraffic measured_traffic() const;
   // What a rank noted of a step, as bytes for another process of the same kind of machine; and
   // their way in there, where `clock_offset_seconds` is added to its times. Throws CommError when

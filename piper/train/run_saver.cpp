@@ -75,7 +75,7 @@ int64_t RunSaver::bytes_saved_here() const {
   return parameters * (of_parameter.weight + of_parameter.optimizer);
 }
 
-// Of the state that lies in this process a copy is made once.
+// Training goes on during a save only if a copy of this process's state fits into memory.
 void RunSaver::open_writer() {
   const int64_t bytes = bytes_saved_here();
   const int64_t available = available_memory_bytes();

@@ -39,7 +39,8 @@ class RunSaver {
   RunSaver(const RunContext& run, std::function<void()> sync_records)
       : run_(run), sync_records_(std::move(sync_records)) {}
 
-  // Of this run alone: names what several processes write. Before the first save.
+  // The token is of this run alone, and names what several processes write. Call before the first
+  // save.
   void set_token(std::string token) { token_ = std::move(token); }
 
   // Saves the trainers' states, whose weights are gathered, after step `number`. `state`: called by

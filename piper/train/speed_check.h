@@ -15,8 +15,8 @@ namespace piper::train {
 
 class SpeedCheck {
  public:
-  // Of a cluster that `piper profile` measured in this precision; of any other it never says
-  // anything.
+  // Compares with a cluster that `piper profile` measured in this precision; with any other it
+  // never says anything.
   SpeedCheck(const cluster::Cluster& cluster, strategy::Precision precision, int64_t num_ranks);
 
   bool possible() const { return profiled_seconds_ > 0; }

@@ -30,7 +30,8 @@ class StartingPoint {
   int64_t first_step() const { return first_step_; }
   // As the checkpoint has it; a run that begins anew has read nothing and skipped nothing.
   const checkpoint::TrainState& state() const { return state_; }
-  // Of TrainState::extra; null where there is none. And the file that it is in.
+  // saved() returns an entry of TrainState::extra, null where there is none; source() says which
+  // file it is in.
   const Json* saved(const char* key) const;
   std::string source() const;
   std::string checkpoint_path() const { return resumed_->checkpoint().path.string(); }

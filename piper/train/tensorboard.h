@@ -27,9 +27,9 @@ files::SoundPart sound_events(files::Bytes bytes, int64_t last_step);
 
 class EventWriter {
  public:
-  // Makes the folder and FOLDER/events.out.tfevents.<first_step>.piper. Of Piper's files that are
+  // Makes the folder and FOLDER/events.out.tfevents.<first_step>.piper. In Piper's files that are
   // there already, what belongs to `first_step` or later is cut off, since this run writes it
-  // again, and one that then says nothing is removed; a damaged tail goes to FOLDER/events.<its
+  // again, and a file that then says nothing is removed; a damaged tail goes to FOLDER/events.<its
   // step>.damaged (a name that TensorBoard does not read) and into take_notes(). Throws IoError.
   EventWriter(const std::filesystem::path& folder, int64_t first_step);
 

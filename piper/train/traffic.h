@@ -13,7 +13,7 @@
 
 namespace piper::train {
 
-// Of CountedBytes::key: step << 32 | operation (executor/executor.cpp).
+// CountedBytes::key is step << 32 | operation (executor/executor.cpp).
 inline constexpr int kOperationBits = 32;
 
 // What all ranks counted in one step: by rank, the operations of that step.

@@ -329,7 +329,8 @@ TEST_CASE("copies of experts send what is predicted, whichever they are in the s
     CAPTURE(to_text(traffic));
     CHECK(traffic.num_unequal() == 0);
     CHECK(bytes_of_states(traffic) > 0);
-    // Of a model this small the sum of tables of both ends is 10 % of all, with copies or without.
+    // In a model this small the sum of both ends' tables takes 10 % of all memory, with copies or
+    // without.
     if (c.mesh.pp > 1) continue;
     for (const report::RankComparison& rank : result.comparison.ranks) {
       CAPTURE(rank.rank);
