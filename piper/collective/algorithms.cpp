@@ -16,7 +16,7 @@
 namespace piper::collective {
 namespace {
 
-// Of one pair: the sum over 100,000 members stays inside 64 bits.
+// One pair has at most so many units: their sum over 100,000 members stays inside 64 bits.
 constexpr int64_t kLargestCount = int64_t{1} << 46;
 
 MemberSteps flat(int64_t member, const Topology& topology, const CountOf& count) {

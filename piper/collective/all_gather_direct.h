@@ -14,7 +14,8 @@
 namespace piper::collective {
 
 MemberSteps all_gather_direct(int64_t member, int64_t num_members, int64_t count);
-// Of shares of any sizes, by member, back to back. An empty share is no message.
+// The shares may have any sizes, `counts` by member, and lie back to back. An empty share is no
+// message.
 MemberSteps all_gather_direct(int64_t member, std::span<const int64_t> counts);
 
 }  // namespace piper::collective

@@ -72,7 +72,7 @@ TokenRoutes routes_told(const TokenRoutes& own, int64_t from, int64_t to, const 
 std::vector<int64_t> counts_told(const TokenRoutes& own, int64_t from, int64_t to,
                                  const Units& units, int64_t num_pieces);
 
-// Of num_rows rows, piece p of num: [begin, end). Sizes differ by one at most.
+// Piece p of num of num_rows rows is [begin, end). The sizes differ by one at most.
 struct RowRange {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }

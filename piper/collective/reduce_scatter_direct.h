@@ -21,7 +21,7 @@ namespace piper::collective {
 // all members. Requires piece >= 1.
 MemberSteps reduce_scatter_direct(int64_t member, int64_t num_members, int64_t count,
                                   int64_t piece = kWholeShare);
-// Of shares of any sizes, by member, back to back.
+// The shares may have any sizes, `counts` by member, and lie back to back.
 MemberSteps reduce_scatter_direct(int64_t member, std::span<const int64_t> counts,
                                   int64_t piece = kWholeShare);
 

@@ -35,7 +35,7 @@ class StepBuilder {
   // A new piece of scratch.
   Block scratch(int64_t count);
 
-  // Of the messages that follow: Step::round. Zero at the start.
+  // Sets Step::round of the messages that follow; it is zero at the start.
   void set_round(int64_t round) { round_ = static_cast<int32_t>(round); }
 
   // The number of the new step, or -1 for nothing: an empty block is no message, which both sides

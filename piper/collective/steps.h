@@ -50,12 +50,13 @@ struct Step {
   int32_t peer = -1;  // member; send and receive only
   // Tells apart several messages from one member to another: a send and its receive agree on it.
   uint32_t part = 0;
-  // Of a send and a receive, which agree on it: greater than the round of every message that the
-  // step comes after, at either end. Who cannot start messages in any order (a stream) executes
-  // them round by round: stream_order.h. Numbers may be left out.
+  // A message's send and receive agree on its round, which is greater than the round of every
+  // message that the step comes after, at either end. Who cannot start messages in any order (a
+  // stream) executes them round by round: stream_order.h. Numbers may be left out.
   int32_t round = 0;
-  // Of kCopyRows and kAddRows: pairs [first_row, first_row + num_rows) of MemberSteps::row_pairs.
-  // No target row stands in it twice. The blocks are what the pairs may reach, not what they touch.
+  // kCopyRows and kAddRows handle the pairs [first_row, first_row + num_rows) of
+  // MemberSteps::row_pairs. No target row stands in it twice. The blocks are what the pairs may
+  // reach, not what they touch.
   int32_t first_row = 0;
   int32_t num_rows = 0;
   Block source;  // read by send, copy, add

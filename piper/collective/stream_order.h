@@ -53,8 +53,8 @@ struct Launch {
 
 struct StreamOrder {
   std::vector<Launch> launches;  // in the order of issuing
-  // Of MemberSteps::steps, launch by launch; those that move nothing are left out. In a group the
-  // messages of a pair stand by ascending part: the k-th send meets the k-th receive.
+  // These index MemberSteps::steps, launch by launch; steps that move nothing are left out. In a
+  // group the messages of a pair stand by ascending part: the k-th send meets the k-th receive.
   std::vector<int32_t> steps;
 };
 

@@ -124,15 +124,16 @@ TEST_CASE("groups are as many as an algorithm has rounds") {
   CHECK(groups(AllToAll::kLeader) == 3);
   CHECK(groups(AllToAll::kHaloPrinted) == 2);
   CHECK(groups(AllToAll::kThreeLevel) == 3);
-  // Of P packets: P cross, and each is handed on while the next one crosses; the last one is the
-  // counterpart's own. Whole: not rotated, and handed on afterwards.
+  // There are as many groups as packets: each packet is handed on while the next one crosses, and
+  // the last one is for the counterpart itself. Rows that are not cut into packets are not rotated,
+  // and are handed on afterwards.
   CHECK(groups(AllToAll::kHalo) == 2);
   CHECK(groups(AllToAll::kHalo, {.chunk = 8}) == 4);
   CHECK(groups(AllToAll::kHalo, {.chunk = 4}) == 8);
   CHECK(groups(AllToAll::kHalo, {.phase_one = PhaseOne::kUnderThree}) == 3);
 }
 
-// Of the messages of a group: how many cross nodes, how many stay.
+// Counts how many messages of a group cross nodes, and how many stay inside.
 std::pair<int64_t, int64_t> crossing_and_inside(const MemberSteps& member, const StreamOrder& order,
                                                 const Launch& group, const Units& nodes,
                                                 int64_t number) {

@@ -82,7 +82,8 @@ std::vector<std::string> problems(const Topology& topology) {
 
 namespace {
 
-// Of the units of a level: those further out in which they lie, the next level first.
+// Returns, for each level further out, the unit of it in which each unit of `level` lies; the next
+// level comes first.
 std::vector<std::vector<int32_t>> racks_of(const Units& units, const Topology& topology,
                                            size_t level) {
   std::vector<std::vector<int32_t>> racks;

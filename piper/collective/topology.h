@@ -45,7 +45,8 @@ Topology apart(int64_t num_members);
 Topology even_nodes(int64_t num_nodes, int64_t members_a_node, int64_t num_nics = 1,
                     int64_t nodes_a_group = 0);
 
-// Of some members, in the order given: units and NICs as before, numbered anew without gaps.
+// Returns the topology of some members, in the order given: they keep their NICs, and their units
+// are numbered anew without gaps.
 Topology topology_among(const Topology& all, std::span<const Rank> members);
 
 // All problems of a topology, one line each: levels of different lengths, numbers with gaps or

@@ -130,7 +130,7 @@ cluster::Timing measure_size(BenchMember& member, const Work& work, int64_t byte
     const int64_t before = now_ns();
     const double seconds = time_apart(member, work, bytes);
     seconds > 0 ? sampler.add(seconds) : void(++num_late);
-    // Of one rank's clock, which others do not see.
+    // The first member's clock counts, and share() tells it to all, so that all stop alike.
     used += static_cast<double>(member.share(now_ns() - before, 0).front()) * 1e-9;
     progress(std::clamp(used / budget_seconds, 0.0, 1.0));
   }

@@ -25,7 +25,8 @@ TEST_CASE("every measurement gives one positive time a size, in order, on odd gr
       for (size_t i = 0; i < samples.size(); ++i) {
         CHECK(samples[i].bytes > sizes[i] - n);
         CHECK(samples[i].bytes <= sizes[i]);
-        // Of something, not more than all of it took, and no time that was made up.
+        // Each sample that sends something took some time, and all took no longer than the whole
+        // call.
         CHECK((samples[i].seconds > 0 || sizes[i] == 0));
         CHECK(samples[i].seconds <= whole.count());
         CHECK(samples[i].seconds * static_cast<double>(samples[i].timing.num_samples) <=

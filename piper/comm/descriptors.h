@@ -15,7 +15,7 @@ void raise_descriptor_limit(int64_t wanted);
 bool is_descriptor_shortage(int error);
 
 // The cause and what to do about it: "Too many open files: this process may have 20; raise that
-// with `ulimit -n`". Of another errno, what strerror says.
+// with `ulimit -n`". For another errno it is what strerror says.
 std::string descriptor_shortage(int error);
 
 }  // namespace piper::comm

@@ -14,8 +14,8 @@
 
 namespace piper::comm {
 
-// Of one rank; one thread at a time. Every call only puts work into `stream` (a cudaStream_t) and
-// returns; buffers stay as they are until it has been done. Throws CommError.
+// They belong to one rank; one thread at a time calls them. Every call only puts work into `stream`
+// (a cudaStream_t) and returns; buffers stay as they are until it has been done. Throws CommError.
 class DeviceOperations {
  public:
   virtual ~DeviceOperations() = default;

@@ -7,7 +7,7 @@
 namespace piper::comm {
 namespace {
 
-// Of the message that says that the bytes were copied.
+// Marks the part number of the message that says that the bytes were copied.
 constexpr uint32_t kCopied = uint32_t{1} << 30;
 
 class DeviceSend final : public Request {

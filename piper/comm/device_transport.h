@@ -37,7 +37,7 @@ namespace piper::comm {
 // What the endpoints of a process offer each other. Thread-safe.
 class DeviceOffers {
  public:
-  // Of the ranks of this process; empty: of all.
+  // `ranks` are those of this process; empty means that all ranks are.
   explicit DeviceOffers(std::vector<Rank> ranks = {}) : ranks_(std::move(ranks)) {}
   bool is_here(Rank rank) const {
     return ranks_.empty() || std::ranges::find(ranks_, rank) != ranks_.end();
@@ -87,7 +87,7 @@ class DeviceTransport final : public Transport {
   }
   void wake() override { inner_.wake(); }
   void fail(const std::string& reason) override { inner_.fail(reason); }
-  // Of what lies on the device.
+  // Counts only the bytes that lie on the device.
   std::vector<int64_t> bytes_sent() const override { return bytes_sent_; }
   std::string unmatched() const override { return inner_.unmatched(); }
   DeviceMemory* memory() override { return &memory_; }

@@ -31,8 +31,8 @@ constexpr size_t kSharedBytes = size_t{192} << 10;
 // How long who drops a message waits for the wire that is in the middle of it.
 constexpr std::chrono::seconds kLongestCopy{10};
 
-// Of what a rank may copy, its own receives first: their bytes are then in its core's cache. Null:
-// nothing.
+// Takes the next of the copies that a rank may make. Those for its own receives come first: their
+// bytes are then in its core's cache. Null where there is none.
 std::shared_ptr<SharedCopy> next_copy(std::vector<std::shared_ptr<SharedCopy>>& copies, Rank rank) {
   std::erase_if(copies, [](const auto& c) { return c->taken.load(std::memory_order_relaxed); });
   if (copies.empty()) return nullptr;

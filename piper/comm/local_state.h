@@ -43,7 +43,7 @@ enum class PostingState : uint8_t {
   kWithdrawn,   // given up by its owner
 };
 
-// Of a send in another process, what came of it so far.
+// It holds what has come so far of a send that was posted in another process.
 struct Arrival {
   int64_t process = 0;
   uint64_t id = 0;               // the sender's number of the message

@@ -18,8 +18,8 @@ using collective::MemberSteps;
 using collective::Step;
 using collective::StepKind;
 
-// Of an all-reduce: large enough to hide the cost of a message, small enough that a piece of every
-// peer stays in a core's cache.
+// A piece of a reduction is large enough to hide the cost of a message, and small enough that a
+// piece of every peer stays in a core's cache.
 constexpr int64_t kPieceElements = 1 << 15;
 
 std::shared_ptr<std::byte> make_scratch(int64_t bytes, const Allocate& allocate) {

@@ -11,8 +11,9 @@ namespace piper::comm::internal {
 
 using Pool = std::shared_ptr<std::pmr::memory_resource>;
 
-// Of one rank, whose thread takes nearly all that is taken; others give back. A lock that hardly
-// anybody asks for costs less than what the standard's synchronized pool does to know its threads.
+// One rank owns the pool: its thread makes nearly all allocations, others give back. A lock that
+// hardly anybody asks for costs less than what the standard's synchronized pool does to know its
+// threads.
 class RankPool final : public std::pmr::memory_resource {
   void* do_allocate(size_t bytes, size_t alignment) override {
     const std::lock_guard lock(mutex_);

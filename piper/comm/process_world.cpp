@@ -56,7 +56,8 @@ class Activities {
   std::deque<One> ranks_;
 };
 
-// Of a run whose launcher tells no secret: a random one where all are on one host, else a warning.
+// Where the launcher's secret can be guessed: makes a random one if all processes are on one host,
+// else process 0 prints a warning.
 std::optional<LocalSecret> improve_secret(Launch& launch) {
   if (!launch.secret_can_be_guessed) return {};
   auto local = launch.one_host ? local_secret(launch.secret) : std::nullopt;

@@ -10,7 +10,7 @@
 
 namespace {
 
-// Of the whole test program.
+// Counts the allocations of the whole test program.
 std::atomic<int64_t> num_allocations{0};
 
 }  // namespace

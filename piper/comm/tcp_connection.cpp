@@ -173,7 +173,7 @@ void TcpConnection::on_readable() {
   if (socket_.is_open()) wait_readable();
 }
 
-// Of a chunk, what is not in input_ yet goes straight to its place.
+// Reads from the socket once. What is not in input_ yet of a chunk goes straight to its place.
 bool TcpConnection::read_once() {
   std::memmove(input_.data(), input_.data() + begin_, end_ - begin_);
   end_ -= begin_;

@@ -94,7 +94,7 @@ class TcpConnection : public std::enable_shared_from_this<TcpConnection> {
   Chunk chunk_;
   std::map<uint64_t, Expected> expected_;
 
-  // Of the I/O thread.
+  // Only the I/O thread uses these.
   std::vector<std::byte> input_;
   size_t begin_ = 0, end_ = 0;  // of what was read and not yet used
   Incoming incoming_;

@@ -58,9 +58,9 @@ struct CommunicatorOptions {
   double connect_timeout_seconds = 60;
 };
 
-// Of one rank, whose thread alone calls it. One operation is on the way at a time, and all members
-// begin theirs in the same order: a stream knows no other. Independent lanes of a step (the
-// exchange of tokens beside the reduction of gradients) need a communicator each.
+// It belongs to one rank, whose thread alone calls it. One operation is in flight at a time, and
+// all members begin theirs in the same order: a stream knows no other. Independent lanes of a step
+// (the exchange of tokens beside the reduction of gradients) need a communicator each.
 class Communicator {
  public:
   // Waits until all members are there. `world` (which tells failures) and `library` outlive it.

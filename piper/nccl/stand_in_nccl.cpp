@@ -15,7 +15,7 @@ struct Communicator {
   std::atomic<bool> aborted{false};
   std::atomic<int> error{ncclSuccess};
   uint64_t num_groups = 0;
-  // Of the thread that owns it: what is not in its stream yet.
+  // The thread that owns it keeps here what is not in its stream yet.
   bool is_connected = false, is_pending = false;
   int64_t polls_left = 0;
   cudaStream_t stream = nullptr;

@@ -1,5 +1,5 @@
-// Streams and events that go with the object. Of one device: that which is current when they are
-// made.
+// These destroy their stream or event with the object, which belongs to the device that was current
+// when it was made.
 #pragma once
 
 #include <piper/nccl/library.h>
