@@ -68,7 +68,7 @@ class CopySlots {
   std::vector<char> holds_;                   // by rank and expert
   std::vector<int64_t> rank_units_;
   int64_t squares_ = 0;
-  // Of the question that is being answered.
+  // if_replaced() and if_exchanged() note here how many units each rank would gain.
   std::vector<int64_t> change_;  // by rank
   std::vector<char> is_changed_;
   std::vector<size_t> changed_;

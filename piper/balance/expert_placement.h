@@ -53,10 +53,10 @@ class ExpertPlacement {
   // And as many homes, which are the first of its experts: what the executor requires.
   bool has_homes_first() const;
 
-  // Of its home.
+  // These return the rank and the place of the expert's home.
   int64_t rank_of(int64_t expert) const { return rank_of_[static_cast<size_t>(expert)]; }
   int64_t place_of(int64_t expert) const { return first_place_[static_cast<size_t>(expert)]; }
-  // Of all its copies, ascending.
+  // Returns the places of all its copies, ascending.
   std::span<const int32_t> copies_of(int64_t expert) const;
   int64_t num_places() const { return std::ssize(copies_); }
   // The homes alone, in their order; and with these copies behind every rank's. with_copies()

@@ -11,8 +11,8 @@ namespace piper::balance {
 
 inline constexpr int64_t kPaperIterations = 100;  // T
 
-// num_swaps is the algorithm's c. Requires what rank_loads() does. Of equal ranks the first counts,
-// of equal pairs the first, as the printed comparisons have it. O(T (ranks + (E / ranks)^2)).
+// num_swaps is the algorithm's c. Requires what rank_loads() does. Among equal ranks and among
+// equal pairs the first counts, as the printed comparisons have it. O(T (ranks + (E / ranks)^2)).
 Rebalanced hill_climb(const ExpertPlacement& start, const Loads& loads,
                       int64_t max_iterations = kPaperIterations);
 

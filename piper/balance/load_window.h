@@ -27,8 +27,8 @@ class LoadWindow {
   bool is_full() const { return num_steps() == capacity_; }
 
   LayerLoads sums() const { return sums(0, steps_.size()); }
-  // Of the older and of the newer half: what a plan from the one is worth in the other says how
-  // much of the load is trend and how much noise.
+  // These sum the older and the newer half. What a plan made from the one is worth in the other
+  // says how much of the load is trend and how much noise.
   LayerLoads older() const { return sums(0, steps_.size() / 2); }
   LayerLoads newer() const { return sums(steps_.size() / 2, steps_.size()); }
 

@@ -7,9 +7,9 @@
 
 namespace piper::balance {
 
-// Requires that the ranks of `start` hold equally many, one copy each (PIPER_CHECK). Within a rank
-// an expert that stays keeps its index; those that come fill the gaps, ascending. Of ranks that are
-// equally light the expert's own is taken, then the first. O(E log E + E ranks).
+// Requires that the ranks of `start` hold equally many experts, one copy each (PIPER_CHECK). Within
+// a rank an expert that stays keeps its index; those that come fill the gaps, ascending. Among
+// equally light ranks the expert's own is taken, else the first. O(E log E + E ranks).
 Rebalanced longest_first(const ExpertPlacement& start, const Loads& loads);
 
 }  // namespace piper::balance

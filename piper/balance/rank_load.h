@@ -19,7 +19,7 @@ using Loads = std::vector<int64_t>;
 // the first. Requires as many loads as experts (PIPER_CHECK).
 std::vector<int64_t> rank_loads(const ExpertPlacement& placement, const Loads& loads);
 
-// Of the rank that has most of them.
+// Returns the rows of the rank that has most of them.
 int64_t busiest_load(const ExpertPlacement& placement, const Loads& loads);
 
 // Rows of the busiest rank over the mean; 1 where there are none. This is the metric of all

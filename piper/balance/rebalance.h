@@ -23,7 +23,7 @@
 
 namespace piper::balance {
 
-// Of one expert of a layer.
+// These are the costs of moving and computing one expert of a layer.
 struct ExpertPrice {
   int64_t bytes = 0;              // that travel when it moves
   double seconds_per_row = 0;     // forward and backward, of a row that the busiest rank has more

@@ -91,7 +91,8 @@ std::vector<Item> copies_of(const std::vector<int32_t>& experts, const Loads& lo
   return items;
 }
 
-// By node. Of one node, or groups that the nodes do not divide, the experts in their order.
+// Returns the experts by node. With one node, or groups that the nodes do not divide, it returns a
+// single list of all experts in their order.
 Held experts_by_node(const Loads& loads, const RedundantSlots& slots) {
   const int64_t num_experts = std::ssize(loads);
   if (slots.num_nodes == 1 || slots.num_groups % slots.num_nodes != 0) {

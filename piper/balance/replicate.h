@@ -22,9 +22,10 @@ struct RedundantSlots {
   int64_t num_groups = 1;  // of experts, one behind the other; what a token's experts are chosen in
 };
 
-// A placement from scratch, whose ranks hold `slots_per_rank` experts each. Requires nodes that
-// divide the ranks, groups that divide the experts, a slot for every expert and no more slots than
-// experts a rank of a node (PIPER_CHECK). Of equals the first is taken. O(S (E + R)) for S slots.
+// Makes a placement from scratch, whose ranks hold `slots_per_rank` experts each. Requires nodes
+// that divide the ranks, groups that divide the experts, a slot for every expert and no more slots
+// on a rank than its node has experts (PIPER_CHECK). The first of equals is taken. O(S (E + R)) for
+// S slots.
 ExpertPlacement replicate(const Loads& loads, const RedundantSlots& slots);
 
 }  // namespace piper::balance

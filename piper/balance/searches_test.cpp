@@ -34,8 +34,9 @@ TEST_CASE("loads of ranks, imbalance and its least are what the definitions say"
 }
 
 TEST_CASE("Algorithm 2 by hand: one exchange, then none that narrows the difference") {
-  // Sums 15 and 3, a difference of 12. Of the four pairs 9 for 2 and 6 for 1 both leave 2, the
-  // others 4; the printed comparison keeps the first. Then 8 and 10: every pair leaves 4 or more.
+  // The sums are 15 and 3, a difference of 12. Two of the four pairs, 9 for 2 and 6 for 1, leave 2,
+  // the others 4; the printed comparison keeps the first. Then the sums are 8 and 10: every pair
+  // leaves 4 or more.
   const Rebalanced result = hill_climb(ExpertPlacement::plain(4, 2), {9, 6, 2, 1});
   CHECK(to_text(result.placement) == "2 1 | 0 3");
   CHECK(result.num_swaps == 1);

@@ -113,7 +113,8 @@ class ObjectReader {
   const Json* find(const std::string& key, bool required);
 
   const Json& json_;
-  // Of an object with many keys: looking one up in an ordered_json is linear.
+  // Finds the keys of an object that has many, since a look-up in an ordered_json is linear; it is
+  // null for others.
   std::shared_ptr<const std::unordered_map<std::string_view, const Json*>> index_;
   std::string path_;
   Problems* problems_;

@@ -8,7 +8,8 @@
 
 namespace piper {
 
-// Of an even number of values the mean of the two in the middle. Requires values (PIPER_CHECK).
+// Returns the mean of the two middle values where their number is even. Requires values
+// (PIPER_CHECK).
 inline double median(std::vector<double> values) {
   PIPER_CHECK(!values.empty(), "the median of nothing");
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);

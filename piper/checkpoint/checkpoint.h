@@ -43,8 +43,8 @@ class CheckpointSave {
   void write_shard(Rank rank, const std::vector<nn::NamedTensor>& tensors) noexcept;
   void report_failure(Rank rank, std::string cause) noexcept;
 
-  // Of a save by several processes: all but process 0 hand over what their ranks wrote, and are
-  // done with it; process 0 collects that before commit(). A process that has not handed over after
+  // When several processes save, all but process 0 hand over what their ranks wrote, and are done
+  // with it; process 0 collects that before commit(). A process that has not handed over after
   // `timeout_seconds`, or when `give_up` says so, has written nothing. The processes meet in the
   // temporary folder. hand_over() throws IoError.
   void hand_over(int64_t process);

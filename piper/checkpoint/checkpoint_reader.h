@@ -36,8 +36,8 @@ class CheckpointReader {
   // the one that verified the checkpoint read it over their own path to the disk. Throws
   // InvalidInput with every tensor that is missing or of another shape or type (then nothing was
   // read); IoError, naming `reader` ("rank 3 on node7"), file and tensor, when other bytes arrived
-  // than were saved. Of a checkpoint whose manifest has no hashes of tensors, each file is hashed
-  // once before it is read. Thread-safe.
+  // than were saved. If the manifest has no hashes of tensors, each file is hashed once before it
+  // is read. Thread-safe.
   void read(const std::vector<nn::NamedTensor>& tensors,
             const std::string& reader = "this process") const;
 

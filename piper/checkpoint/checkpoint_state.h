@@ -13,7 +13,7 @@
 //   what a rank alone has (optimizer states, ZeRO)  by that rank
 //   a table on first and last stage (tied, mtp)     by the first
 //
-// Of a tensor that ranks divide each writes its part, named by what it is:
+// Where ranks divide a tensor, each rank writes its part, named by what it is:
 //
 //   parameter/model.layers.0.self_attn.o_proj.weight [64,64] 1:32-64      (nn/tensor_part.h)
 #pragma once

@@ -33,15 +33,16 @@ struct WriterOptions {
   bool copies =
       true;  // false: no copy is made, and hand_in() returns when the checkpoint is committed
   files::Disk disk = files::real_disk();
-  // Of a run on several processes (CheckpointSave::hand_over). Process 0 commits and keeps the
-  // newest.
+  // A run may have several processes (CheckpointSave::hand_over). Process 0 commits and keeps the
+  // newest checkpoints.
   int64_t process = 0, num_processes = 1;
   int64_t num_local_ranks = 0;          // of this process; 0 = all
   std::string token;                    // the same in all processes, of this run alone
   double timeout_seconds = 600;         // for the other processes' shards
   std::function<bool()> others_failed;  // do not wait for them any longer; may be empty
-  // Of process 0, from the writer's thread: makes durable what a resumable step must find beside
-  // its checkpoint, before that is put in place. Throws IoError, and then nothing is. May be empty.
+  // Process 0 calls it from the writer's thread before a checkpoint is put in place: it makes
+  // durable what a resumable step must find with that checkpoint. Throws IoError, and then nothing
+  // is put in place. May be empty.
   std::function<void()> before_commit;
 };
 
@@ -72,7 +73,7 @@ class CheckpointWriter {
   void check() const;
   // Waits until nothing is under way, and checks.
   void finish();
-  // Of the saves committed since the last call. Thread-safe.
+  // Returns the reports of the saves committed since the last call. Thread-safe.
   std::vector<SaveReport> take_reports();
 
  private:

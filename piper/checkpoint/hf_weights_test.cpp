@@ -70,7 +70,8 @@ std::vector<nn::NamedTensor> fused(const std::vector<nn::NamedTensor>& tensors) 
   return out;
 }
 
-// Of a copy: what this process reads it does not write over, and tests write again.
+// Loads a copy of the folder: tests write the folder again, and a process must not write over files
+// that it reads.
 void check_loads(const fs::path& folder, const model::Model& model,
                  const std::vector<nn::NamedTensor>& weights) {
   const testing::TestFolder copy;

@@ -35,7 +35,7 @@ struct TrainState {
   uint64_t seed = 0;          // of initial weights and of data; the step is the data's position
   int64_t target_tokens = 0;  // seen so far, all ranks
   int64_t skipped_steps = 0;  // updates skipped because loss or gradient was not finite
-  // Of those the last ones, up to `step`. An earlier Piper's manifests say nothing of it: 0.
+  // How many of the last steps up to `step` were skipped. Manifests of an earlier Piper lack it: 0.
   int64_t skipped_in_a_row = 0;
   std::string text_fingerprint;  // Text::fingerprint() of the training text
   Json extra = Json::object();   // the loop's own

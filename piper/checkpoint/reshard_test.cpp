@@ -126,7 +126,7 @@ fs::path save(const fs::path& folder, Ranks& ranks) {
   return save.commit();
 }
 
-// Of every rank, against the values decided by name.
+// Counts the tensors of all ranks that differ from the values decided by name.
 int num_differing(Ranks& ranks) {
   int num = 0;
   for (size_t i = 0; i < ranks.stages.size(); ++i)

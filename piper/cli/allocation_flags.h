@@ -22,7 +22,8 @@ void add_allocation_flags(Subcommand command, AllocationFlags& flags);
 // One line each; flags that only mean something beside others.
 void add_problems(const AllocationFlags& flags, std::vector<std::string>& problems);
 
-// Of `list` instead of --nodes where it is given (its flag's name in `flag`). Throws InvalidInput.
+// Returns the allocation of --nodes, or of `list` where that is given (its flag's name in `flag`).
+// Throws InvalidInput.
 cluster::Allocation allocation_of(const AllocationFlags& flags, const cluster::Cluster& machine,
                                   const std::string& list = "", const std::string& flag = "");
 

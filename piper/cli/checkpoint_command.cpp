@@ -183,7 +183,7 @@ Json config_of(const checkpoint::FoundCheckpoint& found, const ExportFlags& flag
   return *saved;
 }
 
-// Of the config, with as many modules of multi-token prediction as the checkpoint has.
+// Returns the config's model, with as many modules of multi-token prediction as the checkpoint has.
 model::Model model_of(const Json& config, const checkpoint::CheckpointReader& reader) {
   const checkpoint::FoundCheckpoint& found = reader.checkpoint();
   const std::string source = (found.path / "manifest.json").string();

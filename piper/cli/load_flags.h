@@ -28,8 +28,8 @@ void add_load_flags(Subcommand command, LoadFlags& flags);
 void add_rebalance_flags(Subcommand command, std::string& policy, int64_t& every,
                          const std::string& when, bool has_slots = true);
 
-// Of a run whose steps are the samples of --load. Throws InvalidInput: without a load, or where the
-// samples end before experts move.
+// Returns the policy of a run whose steps are the samples of --load. Where a policy is on, throws
+// InvalidInput without a load, or where the samples end before experts move.
 balance::RebalancePolicy rebalance_of_samples(const std::string& policy, int64_t every,
                                               const LoadFlags& load);
 

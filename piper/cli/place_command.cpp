@@ -42,7 +42,7 @@ void check(const PlaceFlags& f) {
   if (!problems.empty()) throw InvalidInput(problems);
 }
 
-// Of a step with ranks where the search assumes them.
+// A step takes and waits so long, with ranks where the search assumes them.
 struct Waiting {
   placement::ExposedSeconds exposed;
   double seconds = 0;

@@ -16,7 +16,8 @@ void check(const NodesQuestion& question);
 
 using placement::PlacedPlan;
 
-// Of a plan that is not empty: the table, the map of the best, its launch files.
+// These write a plan that is not empty: its table, the map of the best strategy, and that one's
+// launch files.
 void print_on_nodes(const PlacedPlan& plan, const model::Model& model,
                     const NodesQuestion& question);
 Json to_json(const PlacedPlan& plan, const model::Model& model);

@@ -189,7 +189,7 @@ int run_and_complain(const Program& program, int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return complain({cause_of(ENOMEM)}, 1);
   } catch (const std::exception& error) {
-    // Of fmt, when standard output cannot be written: main says that.
+    // fmt throws when standard output cannot be written; run_program() reports that.
     return is_output_lost() ? 1 : complain(problems_of(error), 1);
   }
 }

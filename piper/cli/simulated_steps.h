@@ -37,8 +37,8 @@ struct SimulatedSteps {
   cost::Scatter scatter;  // with which it was simulated: SimulationRequest's
   std::string why_all;    // of more than 64 ranks all were simulated: why; "" otherwise
   std::optional<cost::RebalancingGain> rebalancing;  // of a run that rebalances
-  // Of a trainer's profile. This Piper's exact costs have none: they predict schedules of one chunk
-  // alone.
+  // The closed form predicts so by a trainer's profile. It is empty with this Piper's exact costs,
+  // which predict schedules of one chunk alone.
   std::optional<double> closed_form_seconds;
 };
 

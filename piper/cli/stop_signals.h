@@ -16,8 +16,8 @@ namespace piper::cli {
 // What a command that was asked to stop, and has saved, exits with.
 constexpr int kExitStopped = 3;
 
-// Of the signals that end a command at once: each says so in a line on standard error. Call first
-// in main.
+// Makes each signal that ends a command at once say so in a line on standard error. Call first in
+// main.
 void say_deadly_signals();
 
 // Puts the handlers in place; they stay. Call once, from the main thread.

@@ -38,8 +38,8 @@ class Flag {
   explicit Flag(CLI::Option* option) : option_(option) {}
 
   Flag check(const Check& check);
-  // Of an integer, before its checks: 128K is 131072 and 1M is 1048576, as lengths of contexts are
-  // named.
+  // Lets an integer have a suffix, read before its checks: 128K is 131072 and 1M is 1048576, as
+  // lengths of contexts are named.
   Flag takes_suffixes();
   Flag required(bool is = true);
   Flag type_name(const std::string& name);
@@ -89,7 +89,7 @@ class Subcommand {
   CLI::App* app_;
 };
 
-// Of the command that was parsed. Throws InvalidInput, IoError.
+// Claims the outputs of the command that was parsed. Throws InvalidInput, IoError.
 void claim_outputs();
 
 }  // namespace piper::cli

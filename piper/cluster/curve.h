@@ -24,7 +24,7 @@ struct Curve {
   std::string unit;               // of the amounts: "flops", "bytes" or "tokens"
   std::vector<std::string> axes;  // {"batch", "sequence"}; the names are those of the JSON columns
   std::vector<CurvePoint> points;
-  // Of links, T(n) = alpha + beta n over the amounts: the fit, with one residual a point.
+  // Only links have a fit, T(n) = alpha + beta n over the amounts, with one residual a point.
   std::optional<Fit> fit;
 };
 

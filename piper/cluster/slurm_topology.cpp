@@ -19,7 +19,7 @@ struct Switch {
   int height = -1;  // leaves 0; -1: not known yet
 };
 
-// Of a group: what fits into a line of a message.
+// Whether the text can name a group: it must fit into a line of a message.
 bool is_name(const std::string& text) {
   constexpr size_t kMostLetters = 253;
   return !text.empty() && text.size() <= kMostLetters && std::ranges::none_of(text, [](char c) {

@@ -24,12 +24,13 @@ inline constexpr int64_t kEndOfDocument = 256;                // after a documen
 struct DatasetRequest {
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path prefix;
-  // Of JSONL; when given, every input is JSONL, else those named *.jsonl are, with the key "text".
+  // JSONL lines have their text under this key. When given, every input is JSONL, else those named
+  // *.jsonl are, with the key "text".
   std::optional<std::string> jsonl_key;
   // After every document of bytes: token 256, so that the vocabulary is 257.
   bool append_end_of_document = false;
-  // Of arrays of integers: what they stay below, and what the token type follows from; 0 = unknown,
-  // int32. Texts have theirs.
+  // Arrays of integers stay below it, and their token type follows from it; 0 = unknown, int32.
+  // Texts have theirs.
   int64_t vocabulary = 0;
   bool overwrite = false;
   std::function<void(int64_t input_bytes_done)> progress;  // may be empty

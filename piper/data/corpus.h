@@ -18,10 +18,10 @@
 
 namespace piper::data {
 
-// What a fingerprint is made of. Up to `whole_bytes` of tokens are read whole. Of more: the length,
-// and of the text or of each dataset so many blocks, evenly spaced from the first byte to the last.
-// A change of length, of either end, or of a stretch as long as the space between two blocks is
-// seen; a change of a few bytes in between is not.
+// What a fingerprint is made of. Up to `whole_bytes` of tokens are read whole. A longer corpus is
+// read in part: its length, and so many blocks of the text or of each dataset, evenly spaced from
+// the first byte to the last. A change of length, of either end, or of a stretch as long as the
+// space between two blocks is seen; a change of a few bytes in between is not.
 struct FingerprintRule {
   int64_t whole_bytes = int64_t{1} << 32;
   int64_t num_blocks = 1024;

@@ -109,7 +109,7 @@ fs::path sparse(const testing::TestFolder& folder, const std::string& name, int6
   return path;
 }
 
-// Of this process, without pages of files.
+// Returns the KiB that this process holds in memory, without pages of files.
 int64_t anonymous_kib() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;)

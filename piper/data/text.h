@@ -1,6 +1,6 @@
 // Byte text: the bytes of files, each one a token of 0..255. No tokenizer, no download.
 //
-// A text of up to 64 MiB is read into memory. Of a longer one the files stay where they are and
+// A text of up to 64 MiB is read into memory. The files of a longer one stay where they are and
 // each window is read when it is asked for: 50 GB of text take no more memory than 64 MiB. The
 // first 256 files stay open; the others are opened for each read, and must not have changed since.
 //

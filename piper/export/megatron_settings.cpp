@@ -224,7 +224,7 @@ class SettingsWriter {
     if (!m_.final_norm) cannot("no weight in its last norm");
   }
 
-  // Of the layers of one kind only what a pattern says may differ.
+  // Layers of one kind may differ only in what a pattern says.
   void refuse_unlike_layers() {
     std::optional<Attention> plain, linear;
     std::optional<FeedForward> dense, moe;
@@ -285,7 +285,7 @@ class SettingsWriter {
       add("--qk-head-dim", "model.qk_head_dim", number(a.latent.nope_head_dim));
       add("--qk-pos-emb-head-dim", "model.qk_pos_emb_head_dim", number(a.latent.rope_head_dim));
       add("--v-head-dim", "model.v_head_dim", number(a.latent.value_head_dim));
-      // Of the two latents, which are always normalised.
+      // This is the norm of the two latents, which are always normalised.
       add("--qk-layernorm", "model.qk_layernorm", on());
     } else {
       if (a.num_kv_heads != a.num_heads) {
@@ -367,7 +367,7 @@ class SettingsWriter {
           return is_window(l) && l.attention.window != layer->attention.window;
         }))
       return cannot("windows of several lengths");
-    // Of a token and so many before it.
+    // Megatron counts how many tokens before its own one a token sees.
     const int64_t before = layer->attention.window - 1;
     add("--window-size", "model.window_size",
         {fmt::format("'({},0)'", before), fmt::format("({}, 0)", before)});

@@ -18,8 +18,9 @@ struct FileRecord {
   std::string name;  // within its folder
   int64_t bytes = 0;
   std::string sha256;
-  // Of a shard, by the name of the tensor: tensor_hash() of it (tensor_check.h), so that a rank
-  // which reads a few of them can tell whether it got them. Empty in manifests of an earlier Piper.
+  // A shard has the tensor_hash() of each of its tensors here, by name (tensor_check.h), so that a
+  // rank which reads a few of them can tell whether it got them. Empty in manifests of an earlier
+  // Piper.
   std::map<std::string, std::string> tensors = {};
   bool operator==(const FileRecord&) const = default;
 };

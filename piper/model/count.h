@@ -49,8 +49,8 @@ LayerParameters count_layer(const Model& model, const Layer& layer);
 EndParameters count_ends(const Model& model);
 Parameters count_parameters(const Model& model);
 
-// Of one module of multi-token prediction, beside its layer: the projection that joins state and
-// embedding, their two norms and that of its head. Embedding and head are the model's own.
+// One module of multi-token prediction has these beside its layer: the projection that joins state
+// and embedding, their two norms and that of its head. Embedding and head are the model's own.
 int64_t mtp_join_parameters(const Model& model);
 
 // Parameters that one token uses: top_k routed experts instead of all, everything else.

@@ -144,8 +144,8 @@ TEST_CASE("modules that are trained have layers behind the model's, which count 
 TEST_CASE(
     "a module's work is its join, a layer and the head, on the positions that have a target") {
   const Model model = one_layer({.ffn = 5});
-  // Of 4 tokens the first 3: 2 x (360 projections + 150 MLP) and scores 4 x 12 x 3/2; join 2 x 20 x
-  // 10; head 2 x 10 x 7.
+  // The first 3 of 4 tokens have a target: 2 x (360 projections + 150 MLP) and scores 4 x 12 x 3/2;
+  // join 2 x 20 x 10; head 2 x 10 x 7.
   const TokenFlops flops = token_flops(with_mtp(model, 1), 4);
   CHECK(flops.mtp == doctest::Approx(0.75 * (1020 + 72 + 400 + 140)));
   CHECK(flops.forward() == doctest::Approx(token_flops(model, 4).forward() + flops.mtp));

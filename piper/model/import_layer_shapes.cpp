@@ -56,8 +56,8 @@ HeadSizes sliding_sizes(Import& in) {
   return sizes;
 }
 
-// Of layers that see everything. Their own number of key heads goes with one projection for keys
-// and values (Gemma 4).
+// Returns the sizes of layers with full attention. They have their own number of key heads only
+// with one projection for keys and values (Gemma 4).
 HeadSizes full_sizes(Import& in, bool values_are_keys) {
   HeadSizes sizes;
   sizes.head_dim = in.keys.integer({"global_head_dim"}, 1, kMaxHeadDim);

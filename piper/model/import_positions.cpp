@@ -13,7 +13,7 @@ std::string scaling_kind(ObjectReader& rope) {
   // "type" is the older spelling; configs in the wild carry both.
   const std::string older = rope.text("type", "default");
   const std::string kind = rope.text("rope_type", older);
-  // Of Gemma 4's "proportional", only part of each head turns; nothing is stretched.
+  // With Gemma 4's "proportional", only part of each head is rotated; nothing is stretched.
   if (kind == "default" || kind == "mrope" || kind == "proportional") return "none";
   if (kind == "su") return "longrope";
   for (const char* known : {"none", "linear", "llama3", "yarn", "dynamic", "longrope"})

@@ -56,7 +56,7 @@ class TowerSizes {
 
 int64_t linear(int64_t from, int64_t to) { return from * to + to; }  // with its bias
 
-// Of a plain encoder: two LayerNorms, four projections and two matrices, all with biases.
+// Counts a plain encoder block: two LayerNorms, four projections and two matrices, all with biases.
 int64_t plain_block(int64_t h, int64_t ffn) {
   return 4 * h + 4 * linear(h, h) + linear(h, ffn) + linear(ffn, h);
 }

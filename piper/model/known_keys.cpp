@@ -80,7 +80,7 @@ constexpr std::string_view kWithoutEffect[] = {
     "use_return_dict",
     "generation_config",
     "enable_expert_tensor_parallelism",
-    // Of generation: transformers 4 wrote them into every part of a config.
+    // These concern generation: transformers 4 wrote them into every part of a config.
     "num_beams",
     "num_beam_groups",
     "num_return_sequences",

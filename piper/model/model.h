@@ -96,7 +96,7 @@ struct Attention {
   int64_t output_width() const { return num_heads * value_dim(); }
   int64_t key_width() const { return num_kv_heads * head_dim; }
   int64_t value_width() const { return num_kv_heads * value_dim(); }
-  // Of the projections that the layer has itself; 0 where it has none.
+  // These count the projections that the layer has itself; they are 0 where it has none.
   int64_t projected_key_width() const {
     return key_value == KeyValue::kOfEarlierLayer ? 0 : key_width();
   }
@@ -158,7 +158,7 @@ struct Rope {
   double partial_factor = 1.0;   // share of head_dim that is rotated
   bool interleaved = false;      // pairs (2i, 2i + 1) turn together, not (i, i + half) (DeepSeek)
   std::string scaling = "none";  // "none", "linear", "llama3", "yarn", "dynamic", "longrope"
-  // Of the scaling; 0 where the document says nothing.
+  // These two describe the scaling; 0 where the document says nothing.
   double factor = 0;
   int64_t original_positions = 0;
   double beta_fast = 32, beta_slow = 1;          // yarn

@@ -18,8 +18,8 @@ namespace piper::profile {
 struct CalibrateOptions {
   int64_t num_ranks = 4;
   int64_t num_cores = 2;
-  // Of forward and backward over the reference layers (with 5, factors of one machine differed by
-  // up to 40 %, with 40 by up to 6 %). On an accelerator at most 8.
+  // Forward and backward run so often over the reference layers (with 5, factors of one machine
+  // differed by up to 40 %, with 40 by up to 6 %). On an accelerator it is at most 8.
   int64_t num_repeats = 25;
   // On processors fewer repeats, but seven, once this has passed.
   double budget_seconds = std::numeric_limits<double>::infinity();

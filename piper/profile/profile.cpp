@@ -20,8 +20,8 @@
 namespace piper::profile {
 namespace {
 
-// Of the budget. The rest is for what points take to begin; calibration is beside it: on a slow
-// machine it stops after so many budgets.
+// These are parts of the budget. The rest is for what points take to begin; calibration is not
+// among it: on a slow machine it stops after so many budgets.
 constexpr double kMostForCalibration = 3;
 constexpr int64_t kCalibrationPoints = 25;  // of the progress, a precision
 constexpr double kForPrices = 0.62, kForLinks = 0.15, kForProducts = 0.08;

@@ -40,8 +40,8 @@ struct ProfileOptions {
   // once the result is kept. Empty: none.
   std::filesystem::path partial;
   bool fresh = false;  // measures all anew: the partial file is replaced at the first point
-  // Of ranks in several processes (measure_links_of), as a training run of those processes would
-  // use them. Empty: the links between threads are measured.
+  // Ranks in several processes have had their links measured (measure_links_of), as a training run
+  // of those processes would use them. Empty: the links between threads are measured.
   std::vector<cluster::Curve> links;
   // The part that is done; called from one thread at a time.
   std::function<void(const std::string& what, double part_done)> progress;

@@ -116,7 +116,7 @@ class ReferenceLayers::Pass {
       return {.event = streams_.record(graph::Stream::kCompute, /*timed=*/true)};
     return {.seconds = executor::now_seconds()};
   }
-  // Of all spans since the last call, when what they are of is done.
+  // Returns the seconds of all spans since the last call, once what they measure is done.
   SegmentSamples seconds() {
     streams_.wait_for_all();
     SegmentSamples samples;

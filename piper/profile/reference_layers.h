@@ -33,7 +33,7 @@ inline constexpr int64_t kReferencePassSequences = 4;
 using SegmentKey = std::pair<schedule::SegmentKind, graph::Phase>;
 using SegmentSamples = std::map<SegmentKey, std::vector<double>>;  // seconds
 
-// The layers with their weights, gradients and one micro-batch of tokens. Of one thread.
+// The layers with their weights, gradients and one micro-batch of tokens. One thread uses them.
 class ReferenceLayers {
  public:
   ReferenceLayers(const Reference& reference, strategy::Precision precision, int64_t sequences,

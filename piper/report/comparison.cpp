@@ -157,7 +157,7 @@ std::vector<Deviation> deviations(const Comparison& c, double bound) {
   look("step time", c.predicted_step_seconds, c.measured_step_seconds, bound, format_seconds);
   look("step time, as planned", c.planned_step_seconds, c.measured_step_seconds, bound,
        format_seconds);
-  // Of a component, what it does to the step counts: a short one may be far off.
+  // A component's error counts by what it does to the step: a short one may be far off.
   const double step = c.predicted_step_seconds.value_or(0);
   for (const TimeComponent& time : c.time_components)
     if (time.predicted_seconds && time.measured_seconds &&

@@ -106,7 +106,7 @@ std::string time_map(const ExpertRows& load, const LayerRows& layer) {
   return svg.finish();
 }
 
-// Of a deep model the least balanced layers.
+// A deep model shows only its least balanced layers.
 constexpr size_t kMostTimeMaps = 4;
 
 std::string time_maps(const ExpertRows& load) {

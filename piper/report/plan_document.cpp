@@ -153,7 +153,8 @@ FrontPoint parse_front_point(ObjectReader& reader) {
           .strategy = reader.text("strategy", "")};
 }
 
-// Of the best strategy: beside the ranking, or in a single strategy's own predictions.
+// Reads what concerns the best strategy: it stands beside the ranking, or in a single strategy's
+// own predictions.
 void parse_insight(ObjectReader& reader, PlanDocument& plan) {
   if (reader.has("memory_limit_bytes"))
     plan.memory_limit_bytes = planned(reader, "memory_limit_bytes");

@@ -33,7 +33,7 @@ struct PlanRow {
   std::string heavy_load;
   std::optional<double> heavy_step_seconds, heavy_peak_bytes;
   bool fits_heavy_load = false;
-  // Of a run: the strategy that was trained, and what was measured of it.
+  // A run's document says of the strategy that was trained what was measured.
   bool chosen = false;
   std::optional<double> measured_mfu, measured_step_seconds, measured_peak_bytes;
 };

@@ -31,7 +31,7 @@ struct StrategyMap {
   std::vector<Row> rows;
 };
 
-// Of what `piper map --json` printed. Throws InvalidInput with all problems.
+// Reads what `piper map --json` printed. Throws InvalidInput with all problems.
 StrategyMap parse_strategy_map(const Json& json, const std::string& source);
 
 // The heat map alone. Colour runs from the lowest to the highest MFU of the map.

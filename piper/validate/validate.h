@@ -39,8 +39,8 @@ std::vector<PricedRow> price_rows(const std::vector<MeasuredRow>& rows,
                                   const std::function<void(int64_t done)>& progress = {},
                                   const std::string& trainer = "");
 
-// Of absolute errors of step time (rates and utilisations by the time that they imply), or of
-// memory.
+// It summarises absolute values of the relative errors of step time (rates and utilisations count
+// by the time that they imply), or of memory.
 struct Errors {
   int64_t count = 0;
   double median = 0, mean = 0, worst = 0;
