@@ -142,7 +142,7 @@ int run_alltoall(const AllToAllFlags& flags) {
   return run.num_wrong() == 0 ? 0 : 1;
 }
 
-// Of one size: what is measured beside the exchanges themselves.
+// Measures the exchanges of one size after another, each with its limit and its prediction.
 class Bench {
  public:
   Bench(comm::World& world, const AllToAllOptions& options)

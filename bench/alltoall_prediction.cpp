@@ -18,7 +18,7 @@ class Frames {
   explicit Frames(const cluster::Cluster& cluster) : numbers_(cluster.numbers) {}
 
   int64_t bytes() const { return static_cast<int64_t>(number("frame_bytes", 9000)); }
-  // Of a port with this rate for each frame, beside its bytes.
+  // These return what each frame costs at a port of this rate, beside its payload.
   double inner_seconds(double rate) const { return head_seconds("inner_frame_seconds", rate); }
   double nic_seconds(double rate) const { return head_seconds("nic_frame_seconds", rate); }
 

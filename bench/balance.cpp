@@ -38,7 +38,8 @@ using report::Align;
 
 constexpr int64_t kExhaustiveExperts = 12, kExhaustiveRanks = 4;
 constexpr double kRowsAStep = 1 << 20;  // of a layer: shares become counts
-// Of a parameter that moves: fp32 master and both moments (the weight is rounded again).
+// A parameter that moves takes along its fp32 master and both moments (the weight is rounded
+// again).
 constexpr int64_t kStateBytes = 12;
 
 struct BalanceFlags {

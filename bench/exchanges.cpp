@@ -97,7 +97,8 @@ class Member {
            static_cast<double>(repeats);
   }
 
-  // Of wall clock until the end of what was timed last: the slowest rank's, the same on all ranks.
+  // Returns the wall-clock seconds until the slowest rank ended what was timed last; all ranks
+  // agree.
   double elapsed_seconds() const { return static_cast<double>(elapsed_ns_) * 1e-9; }
 
   // Everyone's two numbers. Also a barrier: along a binomial tree to rank 0 and back. Ranks that
@@ -171,7 +172,7 @@ class Member {
                                           std::move(buffers), exchange.unit);
   }
 
-  // Of this rank's: where loads are even, any.
+  // Returns the bytes of this rank's largest message; under even loads all have the same size.
   int64_t largest_pair() const {
     return std::max(std::ranges::max(sent_bytes_), std::ranges::max(received_bytes_));
   }

@@ -48,14 +48,14 @@ class DeviceExchanges {
   virtual void fetch(size_t exchange, std::span<std::byte> output) = 0;
 };
 
-// Of an exchange in a batch. What somebody else executes needs no keys of ours, and may be over in
-// nanoseconds.
+// A batch repeats one exchange at most so many times. A native exchange, which another library
+// executes, needs no keys of ours and may be over in nanoseconds.
 inline constexpr int64_t kMaxRepeats = 1000, kMaxNativeRepeats = 100'000;
 
 struct ExchangeBenchOptions {
-  // Of one call by the slowest rank's wall clock. At least min_rounds are executed; with min_rounds
-  // 1 a call that is late before its first batch takes the one exchange that it has timed,
-  // unchecked after.
+  // One call of measure_exchanges() may take so long by the slowest rank's wall clock; at least
+  // min_rounds rounds are executed all the same. With min_rounds 1, a call that is late before its
+  // first batch returns the one exchange that it has timed and does not check the bytes again.
   double budget_seconds = 2;
   double batch_seconds = 2e-3;  // an exchange is repeated until a batch lasts about as long
   int64_t min_rounds = 3, max_rounds = 25;  // batches of every exchange
@@ -76,8 +76,8 @@ struct ExchangeResult {
   int64_t num_repeats = 1;  // exchanges of a batch
 };
 
-// Of every exchange, in their order; the same in all processes, which all call it. count(from, to)
-// are bytes. Throws CommError when a rank fails.
+// Measures every exchange. The results are in the order of the exchanges and the same in all
+// processes, which all call it. count(from, to) are bytes. Throws CommError when a rank fails.
 std::vector<ExchangeResult> measure_exchanges(World& world, const std::vector<Exchange>& exchanges,
                                               const collective::CountOf& count,
                                               const ExchangeBenchOptions& options = {});

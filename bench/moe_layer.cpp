@@ -13,14 +13,14 @@
 namespace piper::nn {
 namespace {
 
-// Of this thread; every product and kernel runs on it.
+// Returns the CPU time of this thread, on which every product and kernel runs.
 double processor_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Of what `work` does.
+// Returns how long `work` takes: CPU time on the CPU, wall time on a device.
 template <class Work>
 double seconds_of(at::Device device, Work work) {
   if (device.is_cpu()) {

@@ -1,5 +1,5 @@
-// Where `piper bench alltoall --transport nccl` executes its exchanges. Of bench_nccl.cpp and
-// bench_without_nccl.cpp one is linked.
+// Where `piper bench alltoall --transport nccl` executes its exchanges. One of nccl.cpp and
+// without_nccl.cpp is linked.
 #pragma once
 
 #include <bench/exchanges.h>

@@ -12,8 +12,9 @@ namespace piper::nccl {
 class Library;
 class Meeting;
 
-// Of a rank, `member` of the meeting, on `device`. Waits until all members are there; `world`
-// outlives it. Exchanges that add or move rows are refused (InternalError). Throws CommError.
+// Makes the exchanges of one rank, `member` of the meeting, on `device`. Waits until all members
+// are there; `world` outlives the result. Exchanges that add or move rows are refused
+// (InternalError). Throws CommError.
 std::unique_ptr<comm::DeviceExchanges> make_bench_exchanges(std::shared_ptr<const Library> library,
                                                             const comm::World& world,
                                                             std::shared_ptr<Meeting> meeting,

@@ -25,7 +25,7 @@ using strategy::PipelineSchedule;
 
 namespace {
 
-// Of one layer; as in the literature all three alike.
+// The three parts of one layer's work take equally long, as in the literature.
 const double kUnit = testing::full_counts() ? 0.02 : 0.004;  // seconds
 const double kForward = kUnit, kInput = kUnit, kWeights = kUnit;
 

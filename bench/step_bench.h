@@ -1,6 +1,6 @@
-// Executes whole steps of a bench's stages (nn/bench_stage.h) over a world, by the executor that
-// trains: the step graph that schedule/ writes, executor::Executor, comm/. One thread of compute a
-// rank. Of a tensor-parallel strategy experts alone are divided: there are no sums around
+// Executes whole steps of a bench's stages (bench/stage.h) over a world, by the executor that
+// trains: the step graph that schedule/ writes, executor::Executor, comm/. Each rank computes with
+// one thread. Tensor parallelism divides the experts alone: there are no all-reduces around
 // attention, dense nets and head, which a bench's stage hands on whole.
 //
 // Thread safety: the process's main thread; every process makes the same calls in the same order.

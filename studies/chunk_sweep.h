@@ -20,7 +20,7 @@ enum class ChunkRange : uint8_t {
 };
 inline constexpr int64_t kFsmoeLayers = 1458;
 
-// Of relative differences.
+// Summarises relative differences.
 struct Spread {
   double mean = 0, ninetieth = 0, worst = 0;  // ninetieth: 9 of 10 are no larger
 };
@@ -31,15 +31,15 @@ struct ChunkSweep {
   // common one.
   Spread saved;
   int64_t num_apart = 0;  // layers whose passes have different best counts
-  // Of `chunked`: how much longer PipeMoE's count takes than the best common one; its forward than
+  // For `chunked`: how much longer PipeMoE's count takes than the best common one; its forward than
   // with the forward's best; and the count that its model takes by the sum of both passes.
   Spread regret, forward_regret, regret_of_both;
   // Layers that take at most 1 % longer with it.
   int64_t num_near = 0, num_near_of_both = 0;
 };
 
-// Of `chunked`, `parm-s2` or `monta-o2`, counts from 1 to strategy::kMaxMoeChunks. Requires a range
-// that has such layers.
+// Sweeps `chunked`, `parm-s2` or `monta-o2` over counts from 1 to strategy::kMaxMoeChunks. Requires
+// a range that has such layers.
 ChunkSweep sweep_chunks(ChunkRange range, strategy::MoeSchedule schedule);
 
 }  // namespace piper::studies

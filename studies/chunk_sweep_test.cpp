@@ -22,8 +22,8 @@ const ChunkSweep& swept(ChunkRange range, MoeSchedule schedule) {
   return sweeps[{range, schedule}] = sweep_chunks(range, schedule);
 }
 
-// Of per cent, as docs/validation.md has them: golden, so that a change of a price is noticed. Half
-// of the last digit.
+// Checks a spread in per cent, as docs/validation.md has it: golden, so that a change of a price is
+// noticed. Half of the last digit is allowed.
 void golden_spread(const Spread& spread, double mean, double ninetieth, double worst) {
   const auto check = [](double value, double expected) {
     CHECK(std::abs(100 * value - expected) <= 0.00501);

@@ -127,7 +127,7 @@ void gains(StatementList& list) {
                 " x");
 }
 
-// Of one value of a token in one layer, and of one parameter.
+// Lists the bytes of one value of a token in one layer, and of one parameter.
 void memory(StatementList& list) {
   const monta::Shape one{
       .micro_batch = 1, .sequence = 1, .hidden = 1, .num_layers = 1, .dense_parameters = 1};

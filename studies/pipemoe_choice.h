@@ -18,7 +18,8 @@ struct PipemoeChoice {
   // The paper's choice is the forward's best count, taken for both passes.
   paper::pipemoe::Chunks chunks;
   int64_t chunks_of_both = 1;  // what the same model takes by the sum of both passes
-  // Of `chunked`: in these counts, and in Piper's own, the best of both passes together.
+  // They price `chunked` in these counts, and in the one that Piper finds best for both passes
+  // together.
   cost::MoeSchedulePrice price, price_of_both, best;
   double regret() const { return price.total() / best.total() - 1; }
   double regret_of_both() const { return price_of_both.total() / best.total() - 1; }

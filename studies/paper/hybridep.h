@@ -1,8 +1,8 @@
 // HybridEP's model of a layer as it is printed (Yang et al. 2025, "HybridEP", sections III and
 // IV-A), for reproducing the paper's figures, and what its misprints must have meant.
 //
-// Of the G - 1 chunks of data that a GPU would send to the others' experts a proportion p travels
-// by all-to-all; for the rest the experts come to the data, by all-gather. GPUs that gather each
+// A GPU has G - 1 chunks of data for the others' experts: a proportion p of them travels by
+// all-to-all; for the rest the experts come to the data, by all-gather. GPUs that gather each
 // other's experts are a domain of S: p = 1 - S / G (text and Table IV), while eq. 8 lets p be any
 // multiple of 1 / (G - 1).
 //
@@ -34,7 +34,7 @@ double all_gather_seconds(const Layer& layer, double p);  // eq. 4, for the rest
 double seconds(const Layer& layer, double p);
 // Eq. 11 and 12: the p of least seconds. 2 D >= G P_E: 0. Else what the pre-expert time hides.
 double best_proportion(const Layer& layer);
-// Of the divisors of G the domain of least seconds; the larger of equals.
+// Returns the domain of least seconds among the divisors of G; the larger of equals.
 int64_t best_domain(const Layer& layer);
 
 // Section IV-A: workers by level, the outermost first, and the size of a domain at each level.

@@ -6,7 +6,7 @@
 namespace piper::studies::paper::monta {
 namespace {
 
-// Of one parameter, replicated d times, before it is divided into shards.
+// Returns the bytes of one parameter, replicated d times, before it is divided into shards.
 double parameter_bytes(int64_t zero, int64_t replicas) {
   const double d = real(replicas);
   switch (zero) {

@@ -32,8 +32,8 @@ struct Overheads {
   double skew_seconds = 0;   // until all hosts have started: alike in every level
 };
 
-// Of kTable8's machine and mesh. A chunk's copies are one for each rank of the exchange (t e), and
-// its two collectives are launched, each 2.5 us as on an A100.
+// Returns the overheads of kTable8's machine and mesh. A chunk's copies are one for each rank of
+// the exchange (t e), and its two collectives are launched, each 2.5 us as on an A100.
 Overheads published_overheads();
 
 double extended_seconds(Level level, const Exchange& exchange, int64_t num_chunks,
@@ -42,8 +42,8 @@ double extended_seconds(Level level, const Exchange& exchange, int64_t num_chunk
 Level extended_level(const Exchange& exchange, int64_t num_chunks, const Overheads& overheads);
 
 // The cost of a chunk, and the stall, with which two levels take equally long: a larger one makes
-// the lower level the choice. Negative: the lower one is faster without any. Of the cost only where
-// the gather decides (fast networks between nodes); require num_chunks >= 2.
+// the lower level the choice. Negative: the lower one is faster without any. The cost holds only
+// where the gather decides (fast networks between nodes). Both require num_chunks >= 2.
 double equal_chunk_seconds(const Exchange& exchange, int64_t num_chunks,
                            const Overheads& overheads);  // O1 and O2
 double equal_stall_seconds(const Exchange& exchange, int64_t num_chunks,

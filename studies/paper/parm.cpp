@@ -12,7 +12,7 @@ double in_group(const CollectiveFit& fit, int64_t members, double elements) {
   return members > 1 ? fit.seconds(elements) : 0;
 }
 
-// Of E T M N_ESP / N_MP: one way of S1 and S2.
+// Returns E T M N_ESP / N_MP, the elements of one way (dispatch or combine) of S1 and S2.
 double split_exchange_elements(const Layer& layer, Degrees d) {
   return layer.dispatched_elements() * real(d.esp) / real(d.mp);
 }

@@ -56,8 +56,8 @@ struct Fits {
   CollectiveFit ep_all_to_all;     // of the baseline
   CollectiveFit fused_all_to_all;  // EP&ESP-AlltoAll
   CollectiveFit mp_all_gather;
-  // Of the fused all-to-all with the gather beside it, by the elements of the all-to-all (eq. 7);
-  // without it the phases of SAA are added up (saa_seconds).
+  // It fits the fused all-to-all with the gather beside it, by the elements of the all-to-all (eq.
+  // 7); without it the phases of SAA are added up (saa_seconds).
   std::optional<CollectiveFit> overlapped = {};
 };
 

@@ -26,10 +26,10 @@ struct LinkTimes {
 enum class PlacementCase : uint8_t { kOneNode, kEspInNode, kEpInNode, kOther };
 PlacementCase case_of(const Grid& grid);  // the first that holds
 
-// Of `elements`, the x of eq. 3: what a rank sends to all members of the group, itself included.
+// `elements` is the x of eq. 3: what a rank sends to all members of the group, itself included.
 double fused_all_to_all_seconds(const Grid& grid, const LinkTimes& links, double elements);
 double ep_all_to_all_seconds(const Grid& grid, const LinkTimes& links, double elements);
-// Of `elements` afterwards; a reduce-scatter of so many moves the same.
+// `elements` is what a rank has afterwards; a reduce-scatter of so many moves the same.
 double esp_all_gather_seconds(const Grid& grid, const LinkTimes& links, double elements);
 
 }  // namespace piper::studies::paper::parm

@@ -78,7 +78,8 @@ inline constexpr Fit kAllToAll32{2.09e-4, 4 * 3.55e-10};
 inline constexpr Fit kAllToAll64{7.83e-4, 4 * 3.84e-10};
 inline constexpr Fit kProduct{1.5e-4, 4 * 3.73e-14};
 
-// Of rows (tokens times their copies) that a rank sends, M and H.
+// Returns the layer of a rank that sends `rows` (tokens times their copies); `hidden` is M, `ffn`
+// H.
 Layer fitted_layer(double rows, double hidden, double ffn, const Fit& all_to_all,
                    const Fit& product);
 

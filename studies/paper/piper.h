@@ -124,8 +124,8 @@ struct Mfu {
   double compute_fraction = 0;     // t_compute / t_step
   double value() const { return hardware_efficiency * compute_fraction; }
 };
-// Of a step without other losses: t_step = t_compute + exposed communication (only what is not
-// hidden counts, although t_comm is printed).
+// It assumes a step without other losses: t_step = t_compute + exposed communication (only what is
+// not hidden counts, although t_comm is printed).
 Mfu mfu(double model_flops, double peak_flops_per_second, int64_t num_devices,
         double compute_seconds, double exposed_seconds);
 
@@ -141,8 +141,8 @@ struct MigrationRow {
   double printed_milliseconds = 0;
   double size() const;          // computed, in `unit`, EP = 8
   double milliseconds() const;  // at 50 `unit` a second
-  // Of the 16 bytes a parameter those that travel between two steps: all but 2 of the weight and 2
-  // of the gradient (schedule/migration.h).
+  // Returns the part of a parameter's 16 bytes that travels between two steps: all but 2 of the
+  // weight and 2 of the gradient (schedule/migration.h).
   static constexpr double moved_part() { return 12 / kBytesPerParameter; }
 };
 const std::vector<MigrationRow>& table_iv();

@@ -41,7 +41,7 @@ class SymbolicExecutor {
  private:
   static constexpr size_t kMaxProblems = 50;
 
-  // Of one member, by step.
+  // It belongs to one member, and is by step.
   struct State {
     std::vector<int32_t> partner;  // messages: the step of the peer at the other end
     std::vector<int32_t> unmet;    // unfinished steps that it waits for; -1: started

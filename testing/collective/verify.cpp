@@ -187,8 +187,8 @@ class SymbolicRun {
     }
   }
 
-  // a + b as one chain: one of the two is a single term. Of two single terms the lower comes first:
-  // x1 + x0 = x0 + x1.
+  // a + b as one chain: one of the two is a single term. If both are, the lower comes first: x1 +
+  // x0 = x0 + x1.
   std::vector<Term> added(std::vector<Term> a, std::vector<Term> b, size_t m) {
     if (b.size() > 1 || (a.size() == 1 && b < a)) std::swap(a, b);
     if (b.size() > 1) problem("member {} adds two sums", m);

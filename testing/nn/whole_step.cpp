@@ -140,7 +140,8 @@ double selection_margin(const model::FeedForward& f, const at::Tensor& scores_TE
   return std::min(selection_gap(rank, f.top_groups), selection_gap(choice_TE, f.top_k));
 }
 
-// Of one expert's weights of one sequence, of which `rows` stay.
+// Returns how near one expert's weights of one sequence, of which `rows` stay, come to the edge of
+// a tie.
 double capacity_margin(std::vector<double> weights, int64_t rows) {
   double least = std::numeric_limits<double>::infinity();
   if (std::ssize(weights) <= rows) return least;

@@ -21,7 +21,7 @@ namespace piper::nn::testing {
 // (4 key heads, norm over all heads), "llama" (dense, 2 key heads).
 model::Model tiny_model(const std::string& family);
 
-// Of pp stages with ep ranks each; layers divide evenly.
+// Returns a strategy of pp stages with ep ranks each; layers divide evenly.
 strategy::Strategy tiny_strategy(const model::Model& model, int64_t pp, int64_t ep,
                                  int64_t sequence);
 

@@ -28,8 +28,8 @@ using strategy::PipelineSchedule;
 using strategy::Recompute;
 
 inline constexpr int64_t kVocabulary = 32, kSequence = 8, kGlobalBatch = 16, kAllSteps = 20;
-// Of AdamW with a falling learning rate. Sharding that is wrong shows at the first step or at the
-// next.
+// These are steps of AdamW with a falling learning rate. Sharding that is wrong shows at the first
+// step or at the next.
 inline int64_t num_steps() { return repetitions({.usual = 3, .full = kAllSteps}); }
 // Until the loss has fallen.
 inline int64_t steps_to_learn() { return repetitions({.usual = 6, .full = kAllSteps}); }

@@ -1,5 +1,5 @@
-// Small kernels with one fault each (faults_test.cpp), and some without. Of x every thread of the
-// grid has a float.
+// Small kernels with one fault each (faults_test.cpp), and some without. Every thread of the grid
+// has a float of x.
 #pragma once
 
 namespace piper::testing::cuda_on_cpu {

@@ -102,7 +102,7 @@ class Memory {
     recent_[oldest_++ % kRecent] = &region;
     return &region;
   }
-  // Of which both are multiples.
+  // Returns the widest grain, 16 bytes at most, of which both are multiples.
   static uintptr_t widest_grain(uintptr_t first, size_t bytes) {
     uintptr_t grain = 16;
     while (first % grain != 0 || bytes % grain != 0) grain /= 2;

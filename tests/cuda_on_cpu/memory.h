@@ -6,7 +6,7 @@
 //     is allocated apart (TensorMemory), so a row too many is found;
 //   - two accesses to the same bytes by different threads of a launch, one of them a write, that no
 //     barrier orders: __syncthreads in a block, __syncwarp in a warp (a shuffle orders nothing),
-//     and nothing between blocks. Of the threads that have read something the last two are known,
+//     and nothing between blocks. Only the last two threads that have read something are known,
 //     so a race may be missed; none is made up;
 //   - shared memory that is read before the block has written it.
 // Built with AddressSanitizer, which a compiler does not combine with these calls, only that one

@@ -48,7 +48,7 @@ bool can_launch(Extent grid, Extent block);
 void run_grid(Extent grid, Extent block, Program thread);
 void set_seed(uint64_t seed);
 
-// Of the thread that runs.
+// The thread that runs calls these.
 Extent thread_index();
 Extent block_index();
 Extent block_extent();

@@ -11,8 +11,9 @@
 
 namespace piper::fuzz {
 
-// Of any length and content. Bad bytes are expected to throw InvalidInput or IoError; whatever else leaves this function
-// (another exception, a failed check, a signal, what a sanitizer finds) is a finding.
+// Takes bytes of any length and content. Bad bytes are expected to throw InvalidInput or IoError;
+// whatever else leaves this function (another exception, a failed check, a signal, what a sanitizer
+// finds) is a finding.
 void fuzz(std::span<const std::byte> bytes);
 
 // Prints the condition and aborts: what a reader accepted is not what it promises.

@@ -1,4 +1,5 @@
-// A routing trace, CSV or JSON. Of what is accepted every step has a layer, and a layer's shares sum to one.
+// A routing trace, CSV or JSON. In what is accepted every step has a layer, and a layer's shares
+// sum to one.
 #include <piper/cost/load_distribution.h>
 
 #include <cmath>

@@ -97,8 +97,8 @@ Layout layout_of(const std::map<std::string, double>& settings) {
 
 struct Kind {
   int64_t connection = 0;  // both ports; 0: not TCP
-  // Of the control channel, or TCP without bytes and without an end (an acknowledgement, the
-  // opening of a connection): may arrive before bytes that were sent earlier.
+  // Frames of the control channel, and TCP without bytes and without an end (an acknowledgement,
+  // the opening of a connection), may arrive before bytes that were sent earlier.
   bool goes_first = false;
 };
 

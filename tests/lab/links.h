@@ -89,7 +89,7 @@ class Network {
   // Before then pop() has nothing to give, unless something enters.
   std::optional<Nanoseconds> next() const;
 
-  // Of all NICs, for frames whose service begins from now on.
+  // Sets the rate of all NICs, for frames whose service begins from now on.
   void set_nic_rate(double bytes_per_second);
 
   const std::vector<Link>& links() const { return links_; }
@@ -103,7 +103,7 @@ class Network {
     bool first = false;    // in the lane that goes first
     bool is_turn = false;  // no frame: the link may have become free
   };
-  // Of a link where connections take turns.
+  // A link where connections take turns has these queues.
   struct Turns {
     std::map<std::array<int64_t, 3>, std::deque<Hop>> waiting;  // by connection; none is empty
     std::deque<std::array<int64_t, 3>> order;                   // of those

@@ -38,7 +38,7 @@ void finish();
 // How often the host waited for a stream: to read what it computes, or because it copied to it
 // without saying that it need not wait.
 int64_t num_host_reads();
-// Of these those by one thread, by its number; of kNamelessThreads by all that have none.
+// Counts those by one thread, by its number; with kNamelessThreads those by all that have none.
 inline constexpr int64_t kNamelessThreads = -1;
 int64_t num_host_reads(int64_t thread);
 // Operations that ran, those that found no kernel for shapes alone and so waited among them.
@@ -55,11 +55,11 @@ struct Wait {
 };
 // The calling thread's number, by which its waits are told apart.
 void name_thread(int64_t thread);
-// Of thread: how many waits there were.
+// Returns how many waits there were in the thread.
 int64_t num_waits(int64_t thread);
 // The wait is left out, as if the code did not have it.
 void leave_out(const Wait& wait);
-// Of the wait that was left out: whether the stream's next operation came after the event anyhow,
+// Whether the stream's next operation came after the event even without the wait that was left out,
 // by what the stream had waited for besides; or no operation came at all.
 bool was_implied();
 // And which operation of the stream came next, and which it was to come after.
