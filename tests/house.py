@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Lines of code of what ships: piper/ without tests, comments and blank lines. They may not grow without a word: the last line of
-tests/golden/house.txt says how many there may be, and why.
+tests/golden/house.txt says how many there may be, and why. And a habit of comments that is over: none begins with "Of ", without a verb.
 
   tests/house.py                what there is, by folder; fails where piper/ has more than its last line allows
   tests/house.py --at COMMIT    the same of a commit of the history, written as today's .clang-format writes
@@ -55,6 +55,17 @@ def problem_of(lines, text):
             "take as many away, or add a line there that says what they are for")
 
 
+def without_verb(text):
+    """The numbers of lines that are comments and begin with "Of "."""
+    return [number for number, line in enumerate(text.splitlines(), 1) if re.match(r"\s*//+ Of ", line)]
+
+
+def comments_without_verb():
+    names = subprocess.run(["git", "ls-files", *TOPS, "tests"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    paths = [name for name in names if name.endswith((".h", ".cpp", ".cu")) and (ROOT / name).exists()]
+    return [f"{name}:{number}" for name in paths for number in without_verb((ROOT / name).read_text())]
+
+
 def show(found):
     for top, folders in found.items():
         print(f"{top + '/':<14}{sum(f[0] for f in folders.values()):>8}{sum(f[1] for f in folders.values()):>8} of tests")
@@ -76,6 +87,7 @@ def self_test():
     assert lines_of("// one\nint a;  // b\n\n/* c\nd */\nauto s = \"// no comment\";\n") == 2
     assert lines_of("/* a */ int b;\n'\"'; // c\n\"/*\"; int d; /* */\n") == 3
     assert problem_of(11, "# words\n9 first\n10 then\n") and not problem_of(10, "9 first\n10 then\n")
+    assert without_verb("// Of all\nint a;  // Of b\n  /// Of c\n// Offers\n") == [1, 3]
     try:
         allowed("10\n")
     except AssertionError:
@@ -94,6 +106,8 @@ def main():
     problem = problem_of(sum(f[0] for f in found["piper"].values()), ALLOWED.read_text())
     if problem:
         sys.exit(f"house: {problem}")
+    if places := comments_without_verb():
+        sys.exit(f"house: comments that begin with 'Of' say no sentence: {', '.join(places)}; begin with a subject and a verb")
 
 
 if __name__ == "__main__":

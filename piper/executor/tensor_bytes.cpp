@@ -32,9 +32,10 @@ at::ScalarType scalar_type(strategy::Precision precision) {
 }
 
 comm::Element element_of(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble  ? comm::Element::kFloat64
-         : tensor.scalar_type() == at::kFloat ? comm::Element::kFloat32
-                                              : comm::Element::kBFloat16;
+  if (tensor.scalar_type() == at::kDouble) return comm::Element::kFloat64;
+  if (tensor.scalar_type() == at::kFloat) return comm::Element::kFloat32;
+  PIPER_CHECK(tensor.scalar_type() == at::kBFloat16, "no element that is summed");
+  return comm::Element::kBFloat16;
 }
 
 std::shared_ptr<std::byte> tensor_scratch(size_t bytes) {

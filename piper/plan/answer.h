@@ -53,7 +53,7 @@ Reasons reasons_of(const Request& request, const strategy::Strategy& strategy);
 // One exchange of the strategy's rows by every algorithm.
 ExchangeVerdict exchange_of(const Request& request, const strategy::Strategy& strategy);
 
-// Of the first `count` of the ranking: where their prices lean on shapes or sizes that were not
+// Lists where the prices of the first `count` of the ranking lean on shapes or sizes that were not
 // measured.
 std::vector<cluster::Outside> outside_measured(const Answer& answer, int64_t count);
 

@@ -21,7 +21,7 @@ struct CalibrateOptions {
   // Forward and backward run so often over the reference layers (with 5, factors of one machine
   // differed by up to 40 %, with 40 by up to 6 %). On an accelerator it is at most 8.
   int64_t num_repeats = 25;
-  // On processors fewer repeats, but seven, once this has passed.
+  // On processors repeats end once this has passed, behind the sixth that is measured.
   double budget_seconds = std::numeric_limits<double>::infinity();
   // Repeats that are done, of all that may be; by one thread.
   std::function<void(int64_t done, int64_t all)> progress;
