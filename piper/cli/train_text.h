@@ -2,7 +2,7 @@
 #pragma once
 
 #include <piper/base/json_fwd.h>
-#include <piper/train/run_result.h>
+#include <piper/train/run.h>
 
 #include <string>
 #include <vector>

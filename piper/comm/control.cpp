@@ -47,6 +47,11 @@ std::string readable(std::string text, size_t most) {
   return text;
 }
 
+FailureBody shown(FailureBody failure) {
+  failure.reason = readable(std::move(failure.reason), kMaxReasonBytes);
+  return failure;
+}
+
 bool Control::Node::are_of(int64_t process, const std::vector<RankActivity>& activities) const {
   if (activities.size() > static_cast<size_t>(ranks_per_process_)) return false;
   for (const RankActivity& activity : activities)
@@ -146,8 +151,11 @@ std::vector<std::string> Control::Node::share(const std::string& what, const std
   if (!failure_)
     throw CommError(
         fmt::format("{}: sharing '{}': rank 0 does not answer for {:.0f} s", mine, what, limit));
-  throw CommError(fmt::format("{}: sharing '{}': {}", mine, what,
-                              internal::sentence({failure_->rank, failure_->reason})));
+  const std::string problem =
+      fmt::format("{}: sharing '{}': {}", mine, what,
+                  internal::sentence({failure_->rank, failure_->reason, failure_->fault}));
+  if (failure_->fault == Fault::kInput) throw InvalidInput(problem);
+  throw CommError(problem);
 }
 
 void Control::Node::finish_share(ShareBody share) {
@@ -157,21 +165,20 @@ void Control::Node::finish_share(ShareBody share) {
   changed_.notify_all();
 }
 
-void Control::Node::report(Rank rank, const std::string& reason) {
-  asio::post(io_, [this, rank, reason] { declare(rank, reason); });
+void Control::Node::report(FailureBody failure) {
+  asio::post(io_, [this, failure = std::move(failure)] { declare(failure); });
 }
 
-void Control::Node::declare(Rank rank, const std::string& reason) {
+void Control::Node::declare(const FailureBody& failure) {
   if (failed_in_thread_) return;
   failed_in_thread_ = true;
-  const FailureBody failure{rank, reason};
   tell_failure(failure);
   {
     const std::lock_guard lock(mutex_);
     failure_ = failure;
     changed_.notify_all();
   }
-  if (events_.failed) events_.failed(rank, reason);
+  if (events_.failed) events_.failed(failure);
 }
 
 // A chatty run is told of in turns: what comes meanwhile is told with the next one.
@@ -275,7 +282,7 @@ Control::~Control() = default;
 std::vector<std::string> Control::share(const std::string& what, const std::string& text) {
   return node_->share(what, text);
 }
-void Control::report(Rank rank, const std::string& reason) { node_->report(rank, reason); }
+void Control::report(FailureBody failure) { node_->report(std::move(failure)); }
 void Control::suspect(int64_t process, const std::string& why) { node_->suspect(process, why); }
 void Control::activity_changed() { node_->activity_changed(); }
 void Control::stop_admitting() { node_->stop_admitting(); }

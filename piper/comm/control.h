@@ -49,7 +49,7 @@ ControlOptions control_options_from(const LookUp& look_up = from_environment);
 struct ControlEvents {
   // A rank has failed, in this process or elsewhere: called once, in the control thread. The reason
   // of a death or a hang begins with "rank 3 (host a, pid 7) ".
-  std::function<void(Rank rank, const std::string& reason)> failed;
+  std::function<void(const FailureBody& failure)> failed;
   // What the ranks of this process do; called by the control thread for every beat.
   std::function<std::vector<RankActivity>()> activity;
 };
@@ -67,7 +67,7 @@ class Control {
   std::vector<std::string> share(const std::string& what, const std::string& text);
 
   // A rank of this process has failed: tells everyone. Only the first failure of a run counts.
-  void report(Rank rank, const std::string& reason);
+  void report(FailureBody failure);
 
   // Its messages no longer come through: a failure of its own unless the channel learns the true
   // cause within a second.

@@ -83,7 +83,11 @@ std::vector<std::byte> encode(const std::vector<RankActivity>& body) {
 }
 
 std::vector<std::byte> encode(const FailureBody& body) {
-  return ByteWriter().number(body.rank.value).text(body.reason).take();
+  return ByteWriter()
+      .number(body.rank.value)
+      .number(static_cast<uint8_t>(body.fault))
+      .text(body.reason)
+      .take();
 }
 
 std::vector<std::byte> encode(const ShareBody& body) {
@@ -129,8 +133,11 @@ std::optional<std::vector<RankActivity>> parse_beat(std::span<const std::byte> b
 std::optional<FailureBody> parse_failure(std::span<const std::byte> body) {
   ByteReader in(body);
   FailureBody failure{.rank = Rank(in.number<int32_t>())};
+  const auto fault = in.number<uint8_t>();
+  failure.fault = static_cast<Fault>(fault);
   failure.reason = in.text();
-  return in.at_end() && failure.rank.valid() ? std::optional(std::move(failure)) : std::nullopt;
+  const bool is_one = in.at_end() && failure.rank.valid() && fault < kNumFaults;
+  return is_one ? std::optional(std::move(failure)) : std::nullopt;
 }
 
 std::optional<ShareBody> parse_share(std::span<const std::byte> body) {

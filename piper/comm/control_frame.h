@@ -8,6 +8,7 @@
 #pragma once
 
 #include <piper/base/strong_id.h>
+#include <piper/comm/fault.h>
 #include <piper/comm/secret.h>
 
 #include <cstddef>
@@ -85,6 +86,7 @@ struct HelloBody {  // of a welcome, too
 struct FailureBody {
   Rank rank;
   std::string reason;
+  Fault fault = Fault::kRun;
 };
 struct ShareBody {
   uint64_t number = 0;  // of the call, counted by every process

@@ -45,13 +45,13 @@ TEST_CASE("a frame cut anywhere is incomplete, and its body cut anywhere is refu
   const Bytes bytes = share_frame();
   for (size_t size = 0; size < bytes.size(); ++size)
     CHECK(parse_frame(std::span(bytes).first(size)).status == Status::kIncomplete);
-  const Bytes failure = encode(FailureBody{Rank(2), "out of memory"});
+  const Bytes failure = encode(FailureBody{Rank(2), "out of memory", Fault::kInput});
   const Bytes hello = encode(HelloBody{{1, 4, 8, "host", 77}, {}});
   for (size_t size = 0; size < failure.size(); ++size)
     CHECK_FALSE(parse_failure(std::span(failure).first(size)));
   for (size_t size = 0; size < hello.size(); ++size)
     CHECK_FALSE(parse_hello(std::span(hello).first(size)));
-  CHECK(parse_failure(failure));
+  CHECK(parse_failure(failure)->fault == Fault::kInput);
   CHECK(parse_hello(hello)->identity.host == "host");
 }
 

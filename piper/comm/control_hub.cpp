@@ -100,7 +100,7 @@ class Hub final : public Control::Node {
       case FrameKind::kFailure:
         if (const auto failure = parse_failure(frame.body);
             failure && failure->rank.value < num_ranks_)
-          return declare(failure->rank, readable(failure->reason, kMaxReasonBytes));
+          return declare(shown(*failure));
         return nonsense(process);
       case FrameKind::kShare:
         if (auto share = parse_share(frame.body);

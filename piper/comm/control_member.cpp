@@ -81,7 +81,7 @@ class MemberNode final : public Control::Node {
         if (const auto failure = parse_failure(frame.body);
             failure && failure->rank.value < num_ranks_) {
           told_ = true;
-          declare(failure->rank, readable(failure->reason, kMaxReasonBytes));
+          declare(shown(*failure));
         }
         return;
       case FrameKind::kShared:

@@ -39,7 +39,7 @@ class Control::Node {
   virtual ~Node() = default;
 
   std::vector<std::string> share(const std::string& what, const std::string& text);
-  void report(Rank rank, const std::string& reason);
+  void report(FailureBody failure);
   void suspect(int64_t process, const std::string& why);
   void stop_admitting();
   void activity_changed();
@@ -61,8 +61,9 @@ class Control::Node {
   virtual void close() = 0;
 
   void start_thread();
-  void stop_thread();  // the destructors of the final classes begin with it
-  void declare(Rank rank, const std::string& reason);  // the first failure counts
+  void stop_thread();                        // the destructors of the final classes begin with it
+  void declare(const FailureBody& failure);  // the first one counts
+  void declare(Rank rank, std::string reason) { declare({rank, std::move(reason)}); }
   void finish_share(ShareBody share);
   void finish_leaving();
   // Whether a beat speaks of ranks of that process, each once at most.
@@ -108,6 +109,8 @@ class Control::Node {
 // line become '?', what is beyond `most` bytes is "...".
 constexpr size_t kMaxReasonBytes = 16 << 10, kMaxNameBytes = 256;
 std::string readable(std::string text, size_t most);
+// What another process tells of a failure, its reason readable.
+FailureBody shown(FailureBody failure);
 
 // "step 12, 'F3 L2 dispatch'", by rank when there are several.
 std::string text_of(const std::vector<RankActivity>& activities);

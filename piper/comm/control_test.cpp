@@ -25,9 +25,9 @@ class Beating {
                  2,
                  {.heartbeat_seconds = 0.1, .heartbeat_timeout_seconds = heartbeat_timeout_seconds},
                  {.failed =
-                      [this](Rank, const std::string& reason) {
+                      [this](const FailureBody& failure) {
                         const std::lock_guard lock(mutex_);
-                        failure_ = reason;
+                        failure_ = failure.reason;
                       },
                   .activity =
                       [this] {

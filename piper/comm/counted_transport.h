@@ -43,7 +43,7 @@ class CountedTransport final : public Transport {
     return inner_.wait_completion(seen, timeout_seconds);
   }
   void wake() override { inner_.wake(); }
-  void fail(const std::string& reason) override { inner_.fail(reason); }
+  void fail(const std::string& reason, Fault fault) override { inner_.fail(reason, fault); }
   std::vector<int64_t> bytes_sent() const override { return inner_.bytes_sent(); }
   std::string unmatched() const override { return inner_.unmatched(); }
   DeviceMemory* memory() override { return inner_.memory(); }

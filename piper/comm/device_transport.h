@@ -86,7 +86,7 @@ class DeviceTransport final : public Transport {
     return inner_.wait_completion(seen, timeout_seconds);
   }
   void wake() override { inner_.wake(); }
-  void fail(const std::string& reason) override { inner_.fail(reason); }
+  void fail(const std::string& reason, Fault fault) override { inner_.fail(reason, fault); }
   // Counts only the bytes that lie on the device.
   std::vector<int64_t> bytes_sent() const override { return bytes_sent_; }
   std::string unmatched() const override { return inner_.unmatched(); }

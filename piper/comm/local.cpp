@@ -24,6 +24,7 @@ std::unique_ptr<Transport> LocalWorld::endpoint(Rank rank) {
 
 Rank LocalWorld::failed_rank() const { return state_->failure().rank; }
 std::string LocalWorld::failure_reason() const { return state_->failure().reason; }
+Fault LocalWorld::failure_fault() const { return state_->failure().fault; }
 
 std::vector<std::string> LocalWorld::share(const std::string&, const std::string& text) {
   return {text};

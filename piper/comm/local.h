@@ -29,6 +29,7 @@ class LocalWorld final : public World {
   std::unique_ptr<Transport> endpoint(Rank rank) override;
   Rank failed_rank() const override;
   std::string failure_reason() const override;
+  Fault failure_fault() const override;
   std::vector<std::string> share(const std::string& what, const std::string& text) override;
   void note(Rank, int64_t, std::string_view) override {}  // a thread does not die or hang alone
 

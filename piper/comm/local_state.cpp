@@ -89,7 +89,8 @@ std::string sentence(const Failure& failure) {
   // What the rank said of itself need not name it again.
   const std::string own = fmt::format("rank {}: ", failure.rank.value);
   const bool named = failure.reason.starts_with(own);
-  return fmt::format("rank {} failed: {}", failure.rank.value,
+  return fmt::format("rank {} failed: {}{}", failure.rank.value,
+                     failure.fault == Fault::kInput ? "wrong input: " : "",
                      named ? failure.reason.substr(own.size()) : failure.reason);
 }
 
@@ -345,14 +346,14 @@ uint64_t LocalState::wait_completion(Rank rank, uint64_t seen, double timeout_se
 
 void LocalState::wake(Rank rank) { ring(rank); }
 
-void LocalState::fail(Rank rank, const std::string& reason) {
+void LocalState::fail(Rank rank, const std::string& reason, Fault fault) {
   {
     const std::lock_guard lock(failure_mutex_);
     if (failed()) return;
-    failure_ = {rank, reason};
+    failure_ = {rank, reason, fault};
     failed_.store(true, std::memory_order_release);
   }
-  if (remote_ != nullptr) remote_->failed({rank, reason});
+  if (remote_ != nullptr) remote_->failed({rank, reason, fault});
   for (int64_t r = 0; r < size(); ++r) ring(Rank(static_cast<int32_t>(r)));
 }
 

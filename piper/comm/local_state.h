@@ -83,9 +83,10 @@ struct SharedCopy {
 struct Failure {
   Rank rank = Rank::none();  // none() while nothing has failed
   std::string reason;
+  Fault fault = Fault::kRun;
 };
 
-// "rank 2 failed: out of memory"; a reason that names who itself ("rank 2 (host a, pid 7) died") is
+// "rank 2 failed: out of memory", or "rank 2 failed: wrong input: ..."; a reason that names who itself ("rank 2 (host a, pid 7) died") is
 // taken as it is.
 std::string sentence(const Failure& failure);
 
@@ -140,7 +141,7 @@ class LocalState {
   uint64_t wait_completion(Rank rank, uint64_t seen, double timeout_seconds);
   void wake(Rank rank);
   // The first call counts; all of them wake every rank.
-  void fail(Rank rank, const std::string& reason);
+  void fail(Rank rank, const std::string& reason, Fault fault = Fault::kRun);
   Failure failure() const;
   // Throws MessageError "rank 1: send 'x' to rank 2, 8 bytes: rank 2 failed: <reason>" when the
   // world has failed.

@@ -195,7 +195,7 @@ TEST_CASE("a failure wakes everyone: pending and later calls name the failed ran
   const uint64_t seen = a->wait_completion(~uint64_t{0}, 0);
   std::thread other([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    c->fail("out of memory");
+    c->fail("out of memory", Fault::kRun);
   });
   CHECK(seconds_of([&] { CHECK(a->wait_completion(seen, 30) != seen); }) < 20);
   other.join();
@@ -207,7 +207,7 @@ TEST_CASE("a failure wakes everyone: pending and later calls name the failed ran
                  "rank 2 failed: out of memory"));
   const uint64_t now = b->wait_completion(~uint64_t{0}, 0);
   CHECK(contains(thrown_by([&] { b->wait_completion(now, 10); }), "rank 2 failed: out of memory"));
-  b->fail("something later");
+  b->fail("something later", Fault::kRun);
   CHECK(world.failed_rank() == Rank(2));
 }
 

@@ -75,7 +75,7 @@ class LocalTransport final : public Transport {
   }
   void wake() override { state_->wake(rank_); }
 
-  void fail(const std::string& reason) override { state_->fail(rank_, reason); }
+  void fail(const std::string& reason, Fault fault) override { state_->fail(rank_, reason, fault); }
   std::vector<int64_t> bytes_sent() const override { return bytes_sent_; }
   std::string unmatched() const override { return state_->unmatched(); }
 

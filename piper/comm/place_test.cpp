@@ -19,6 +19,7 @@ class SharingWorld final : public World {
   std::unique_ptr<Transport> endpoint(Rank) override { return nullptr; }
   Rank failed_rank() const override { return Rank::none(); }
   std::string failure_reason() const override { return ""; }
+  Fault failure_fault() const override { return Fault::kRun; }
   std::vector<std::string> share(const std::string&, const std::string& mine) override {
     last = mine;
     return texts_;

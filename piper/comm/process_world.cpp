@@ -101,7 +101,7 @@ class ProcessState {
       control_->stop_admitting();
       wire_->start(protocol_);
     } catch (const std::exception& error) {
-      control_->report(activities_.all().front().rank, cause_of(error));
+      control_->report({activities_.all().front().rank, cause_of(error)});
       control_->leave();
       throw;
     }
@@ -127,15 +127,15 @@ class ProcessState {
  private:
   ControlEvents events() {
     return {.failed =
-                [this](Rank rank, const std::string& reason) {
+                [this](const FailureBody& failure) {
                   told_ = true;
-                  protocol_.state().fail(rank, reason);
+                  protocol_.state().fail(failure.rank, failure.reason, failure.fault);
                 },
             .activity = [this] { return activities_.all(); }};
   }
 
   void tell(const Failure& failure) {
-    if (!told_) control_->report(failure.rank, failure.reason);
+    if (!told_) control_->report({failure.rank, failure.reason, failure.fault});
   }
 
   void connect_tcp(const Launch& launch, int64_t num_ranks, const ControlOptions& options) {
@@ -186,6 +186,7 @@ class ProcessWorld final : public World {
 
   Rank failed_rank() const override { return state_->state().failure().rank; }
   std::string failure_reason() const override { return state_->state().failure().reason; }
+  Fault failure_fault() const override { return state_->state().failure().fault; }
   std::vector<std::string> share(const std::string& what, const std::string& text) override {
     return state_->control().share(what, text);
   }

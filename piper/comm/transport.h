@@ -11,6 +11,7 @@
 
 #include <piper/base/error.h>
 #include <piper/base/strong_id.h>
+#include <piper/comm/fault.h>
 
 #include <atomic>
 #include <cstddef>
@@ -112,9 +113,9 @@ class Transport {
   // Counts as a completion: ends such a sleep for what is no message. From any thread.
   virtual void wake() = 0;
 
-  // Tells every other rank that this one has failed: their pending and later calls throw CommError
-  // naming it.
-  virtual void fail(const std::string& reason) = 0;
+  // Tells every other rank that this one has failed, and whose fault it is: their pending and later
+  // calls throw CommError naming it.
+  virtual void fail(const std::string& reason, Fault fault) = 0;
 
   // Bytes this rank has posted to each peer so far.
   virtual std::vector<int64_t> bytes_sent() const = 0;

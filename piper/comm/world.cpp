@@ -3,7 +3,6 @@
 #include <piper/base/error.h>
 #include <piper/comm/local_state.h>
 #include <piper/comm/world.h>
-#include <piper/comm/wrong_input.h>
 
 #include <exception>
 #include <system_error>
@@ -19,13 +18,13 @@ void run_rank(std::unique_ptr<Transport> transport, const std::function<void(Tra
     body(*transport);
   } catch (const InvalidInput& thrown) {
     error = std::current_exception();
-    transport->fail(std::string(kWrongInput) + thrown.what());
+    transport->fail(thrown.what(), Fault::kInput);
   } catch (const std::exception& thrown) {
     error = std::current_exception();
-    transport->fail(cause_of(thrown));
+    transport->fail(cause_of(thrown), Fault::kRun);
   } catch (...) {
     error = std::current_exception();
-    transport->fail("an unknown exception");
+    transport->fail("an unknown exception", Fault::kRun);
   }
 }
 
@@ -33,7 +32,8 @@ void run_rank(std::unique_ptr<Transport> transport, const std::function<void(Tra
 
 std::string failure_of(const World& world) {
   const Rank rank = world.failed_rank();
-  return rank.valid() ? internal::sentence({rank, world.failure_reason()}) : std::string();
+  return rank.valid() ? internal::sentence({rank, world.failure_reason(), world.failure_fault()})
+                      : std::string();
 }
 
 void run_ranks(World& world, const std::function<void(Transport&)>& body) {
@@ -50,7 +50,7 @@ void run_ranks(World& world, const std::function<void(Transport&)>& body) {
     const size_t r = threads.size();
     errors[r] = std::make_exception_ptr(IoError(fmt::format(
         "rank {}: its thread cannot start: {}", ranks[r].value, cause_of(error.code().value()))));
-    endpoints[r]->fail("its thread cannot start: " + cause_of(error.code().value()));
+    endpoints[r]->fail("its thread cannot start: " + cause_of(error.code().value()), Fault::kRun);
   }
   for (std::thread& thread : threads) thread.join();
 
@@ -61,9 +61,8 @@ void run_ranks(World& world, const std::function<void(Transport&)>& body) {
     if (errors[r]) std::rethrow_exception(errors[r]);
     throw CommError(fmt::format("rank {}: {}", failed.value, world.failure_reason()));
   }
-  const std::string reason = world.failure_reason();
-  const std::string text = internal::sentence({failed, reason});
-  if (reason.starts_with(kWrongInput)) throw InvalidInput(text);
+  const std::string text = failure_of(world);
+  if (world.failure_fault() == Fault::kInput) throw InvalidInput(text);
   throw CommError(text);
 }
 

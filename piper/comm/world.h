@@ -37,6 +37,7 @@ class World {
   // failed.
   virtual Rank failed_rank() const = 0;
   virtual std::string failure_reason() const = 0;
+  virtual Fault failure_fault() const = 0;
 
   // Every process's text, by process. All processes call it in the same order with the same `what`;
   // throws CommError that names who is missing after a bounded wait. All texts together stay below

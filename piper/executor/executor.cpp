@@ -227,7 +227,7 @@ void Executor::wait_for_communication() {
         fmt::format("rank {}: timed out after {:.1f} s without progress in {}; {}",
                     context_.rank.value, context_.options.timeout_seconds,
                     in_flight_.front().operation->waiting_for(), context_.transport.unmatched());
-    context_.transport.fail(what);
+    context_.transport.fail(what, comm::Fault::kRun);
     throw CommError(what);
   }
   completions_seen_ = context_.transport.wait_completion(completions_seen_, left);

@@ -33,6 +33,7 @@ class Hosts final : public comm::World {
   std::unique_ptr<comm::Transport> endpoint(Rank) override { return nullptr; }
   Rank failed_rank() const override { return Rank::none(); }
   std::string failure_reason() const override { return {}; }
+  comm::Fault failure_fault() const override { return comm::Fault::kRun; }
   std::vector<std::string> share(const std::string&, const std::string&) override { return names_; }
   void note(Rank, int64_t, std::string_view) override {}
 

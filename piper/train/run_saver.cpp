@@ -4,7 +4,6 @@
 #include <piper/base/units.h>
 #include <piper/checkpoint/checkpoint_state.h>
 #include <piper/checkpoint/tensor_check.h>
-#include <piper/comm/wrong_input.h>
 #include <piper/cost/rank_parameters.h>
 #include <piper/executor/clock.h>
 #include <piper/model/count.h>
@@ -39,7 +38,7 @@ void check_replicas(const RunContext& run, RankTrainer& trainer, comm::Transport
       "replicas drifted apart by step {}: {}; nothing of it was saved or exported, go on from an "
       "earlier checkpoint with --resume, on other hardware if it happens again",
       number, fmt::join(drifted, "; "));
-  transport.fail(what);
+  transport.fail(what, comm::Fault::kRun);
   throw CommError(what);
 }
 
@@ -57,7 +56,7 @@ bool agree_finite(const RunContext& run, const std::vector<nn::NamedTensor>& ten
   const std::string what = fmt::format(
       "{}, and the run ends: rank {}'s {} holds infinities or NaN (so do {} other ranks)", refused,
       first, names[first], std::ranges::count(bad, 1) - 1);
-  transport.fail(std::string(comm::kWrongInput) + what);
+  transport.fail(what, comm::Fault::kInput);
   throw InvalidInput(what + "; " + advice);
 }
 

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <piper/base/error.h>
-#include <piper/comm/wrong_input.h>
 #include <piper/train/step_records.h>
 
 #include <algorithm>
@@ -61,7 +60,7 @@ void StepRecords::add(comm::Transport& transport, int64_t number,
   if (skipped_in_a_row_ >= 3) {
     const std::string what =
         fmt::format("loss or gradient was not finite in 3 steps in a row, up to step {}", number);
-    transport.fail(std::string(comm::kWrongInput) + what);
+    transport.fail(what, comm::Fault::kInput);
     throw InvalidInput(what + "; lower --learning-rate");
   }
 }
