@@ -50,7 +50,7 @@ def main():
         write_inputs(root)
         (root / "model.json").write_text(json.dumps(MODEL | SMALL))
         command = train_command(root, root / "run", (1, 2, 2), "--deviation-bound", "0", "--checkpoint-every", "500")
-        for flag, value in (("--steps", STEPS + 200), ("--sequence", 4), ("--global-batch", 2)):
+        for flag, value in (("--steps", 2 * STEPS), ("--sequence", 4), ("--global-batch", 2)):
             command[command.index(flag) + 1] = str(value)
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         records = root / "run/metrics.jsonl"

@@ -34,7 +34,7 @@ at::ScalarType scalar_type(strategy::Precision precision) {
 comm::Element element_of(const at::Tensor& tensor) {
   if (tensor.scalar_type() == at::kDouble) return comm::Element::kFloat64;
   if (tensor.scalar_type() == at::kFloat) return comm::Element::kFloat32;
-  PIPER_CHECK(tensor.scalar_type() == at::kBFloat16, "no element that is summed");
+  PIPER_CHECK(tensor.element_size() == 2, "neither bf16 nor a code of two bytes");
   return comm::Element::kBFloat16;
 }
 

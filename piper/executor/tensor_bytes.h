@@ -20,7 +20,8 @@ std::span<std::byte> mutable_bytes_of(const at::Tensor& tensor);
 // (PIPER_CHECK).
 at::ScalarType scalar_type(strategy::Precision precision);
 
-// The tensor is fp64, fp32 or bf16.
+// The tensor is fp64, fp32 or bf16, or holds codes of two bytes, which travel as bf16 does and are
+// never added (PIPER_CHECK of the size).
 comm::Element element_of(const at::Tensor& tensor);
 
 // For comm::Allocate: memory of the CPU, or of a device in the current stream.
