@@ -21,7 +21,7 @@ import tempfile
 import time
 
 from switches import FULL_COUNTS
-from tiny_run import PIPER, children_of, files, metrics, train_command, write_inputs
+from tiny_run import PIPER, children_of, files, is_gone, metrics, train_command, write_inputs
 
 MESH = (2, 2, 2)
 PROCESSES = 4
@@ -58,13 +58,6 @@ def steps_of(run):
         if path.name.removeprefix("step-").isdigit():
             found.append((int(path.name.removeprefix("step-")), is_sound(path)))
     return sorted(found, reverse=True)
-
-
-def is_gone(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 def kill(pids):

@@ -1,12 +1,14 @@
-// Preloaded by kill_train.py. It stands before the functions that change a file system, and knows by
-// a call and the kind of file in which phase of a save the process is: digits are left out, and what
-// tells one temporary name from another ("rename checkpoints/step-.tmp-"). Only paths that contain FILE_FAULTS_UNDER count. From the environment:
+// Preloaded by kill_train.py. It stands before the functions that change a file system, and tells
+// by the call and the kind of file in which phase of a save the process is. A kind is a path
+// without digits and without what tells temporary names apart: "rename checkpoints/step-.tmp-".
+// Only paths that contain FILE_FAULTS_UNDER count. The environment says what happens:
 //   FILE_FAULTS_LOG   the phases, a line a call, are appended to this file
-//   FILE_FAULTS_AT    "number phase": the so-manieth call of this phase ends the process with
-//                     SIGKILL before it is made, or, with FILE_FAULTS_ERRNO, fails with that error
-//   FILE_FAULTS_STAY  set: every counted call from then on fails so, whatever its phase
+//   FILE_FAULTS_AT    "number phase": that call of this phase, counted from 1, ends the process
+//                     with SIGKILL before it is made, or, with FILE_FAULTS_ERRNO, fails with that
+//                     error
+//   FILE_FAULTS_STAY  if it is set, every counted call from then on fails so, whatever its phase
 //   FILE_FAULTS_ONCE  a file to make: of several processes only the one that makes it is hurt
-// The counts are those of one process. Safe to call from several threads.
+// Each process counts its own calls. Threads may call them at once.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/file.h>

@@ -16,7 +16,7 @@ import threading
 import time
 
 from switches import FULL_COUNTS, skip_case
-from tiny_run import LAUNCHERS_ENVIRONMENT, MODEL, PIPER, STEPS, children_of, files, launch, launchers, metrics, train, train_command, write_inputs
+from tiny_run import LAUNCHERS_ENVIRONMENT, MODEL, PIPER, STEPS, children_of, files, is_gone, launch, launchers, metrics, train, train_command, write_inputs
 
 MESH = (2, 2, 2)
 ROUNDS = 100 if FULL_COUNTS else 2  # how often each fault is injected
@@ -106,13 +106,6 @@ def killed(root, number):
     assert code == 128 + signal.SIGKILL, f"exit code {code}: {run.text()}"
     assert named[0] < 2 and took < 4, f"named after {named[0]:.1f} s, all gone after {took:.1f} s"
     return named[0]
-
-
-def is_gone(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 def launcher_killed(root):

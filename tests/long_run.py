@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A long run holds what it held: memory, descriptors and threads behind the last step are those behind the first thousandth part of many.
+"""A long run holds what it held: memory, descriptors and threads behind the last step are those behind step 1,000.
 
 10,000 steps with PIPER_FULL_COUNTS=1, otherwise 4,000, of a model of one layer. What of a run grows with its steps is written to its folder;
 in memory they leave 16 bytes each (train/run_recorder.h), of which the median step is found."""

@@ -79,6 +79,14 @@ def children_of(pid):
     return found
 
 
+def is_gone(pid):
+    """Whether the process has ended, be it that nobody has waited for it."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def metrics(run):
     lines = [json.loads(line) for line in (pathlib.Path(run) / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if k not in MEASURED} for line in lines]

@@ -86,8 +86,8 @@ struct Failure {
   Fault fault = Fault::kRun;
 };
 
-// "rank 2 failed: out of memory", or "rank 2 failed: wrong input: ..."; a reason that names who itself ("rank 2 (host a, pid 7) died") is
-// taken as it is.
+// Says "rank 2 failed: out of memory", or "rank 2 failed: wrong input: ...". A reason that names
+// who itself ("rank 2 (host a, pid 7) died") is taken as it is.
 std::string sentence(const Failure& failure);
 
 // Where the ranks of other processes are: what a LocalState calls for them, never with a lock held.

@@ -410,9 +410,9 @@ TEST_CASE("a knock that was overheard lets nobody in, however often it is said a
   double waited = 0;
   std::thread crowd([&] {
     std::vector<int> replayed(600);
+    const auto overheard = knock(member.secret);
     for (int& fd : replayed) {
       fd = connect_to(port);
-      const auto overheard = knock(member.secret);
       [[maybe_unused]] const ssize_t said =
           ::send(fd, overheard.data(), overheard.size(), MSG_NOSIGNAL);
     }

@@ -1,5 +1,5 @@
-// All that the planner answers, as one call: the request with its blanks filled in, the ranking with
-// its simulations, the choices beside the best, and why the parts of the best are what they are.
+// The planner answers with one call: the request with its blanks filled in, the ranking with its
+// simulations, the choices beside the best, and why the parts of the best are what they are.
 // `piper plan` prints an Answer and computes nothing of it. Functions are thread-safe where they
 // are given different answers.
 #pragma once
